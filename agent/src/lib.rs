@@ -1,0 +1,1 @@
+//! The agent on each node: what is idle, and the only gate to it.

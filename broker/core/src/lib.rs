@@ -1,0 +1,1 @@
+//! The rules of Sublet: pure functions from state and command to events.

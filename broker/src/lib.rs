@@ -1,0 +1,1 @@
+//! The shell round the rules: raft, agent link, HTTP, planner.

@@ -1,0 +1,1 @@
+//! The lease ledger: journal, proofs, accounts, verifier.

@@ -1,0 +1,1 @@
+//! What a job really needs, in integers with provenance.

@@ -1,0 +1,1 @@
+//! The words of Sublet that cross a process boundary or are stored.

@@ -1,0 +1,1 @@
+//! Trace loaders, generator, baselines and replay through the real rules.

@@ -1,0 +1,2 @@
+//! The `sublet-sim` command.
+fn main() {}

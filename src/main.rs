@@ -1,0 +1,2 @@
+//! The `sublet` command.
+fn main() {}
