@@ -1,0 +1,451 @@
+//! Events: facts. The journal is their sequence and the state is their fold.
+//!
+//! New variants are added at the end only, with a golden file; none is ever reordered or changed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::capacity::SliceId;
+use crate::commands::{GuestOutcome, IdempotencyKey, NackReason};
+use crate::ids::{
+    Boot, CellId, ClusterId, GpuModel, HostHash, LeaseId, NodeId, Region, RequestId, TenantId,
+};
+use crate::leases::{EndReason, LeaseTerms};
+use crate::money::{Line, MicroCredits, Price};
+use crate::offers::{OfferTerms, RescindReason};
+use crate::policy::Policy;
+use crate::refusals::Rejection;
+use crate::requests::{RequestSpec, Tier};
+use crate::units::{GpuMilli, Millis, Timestamp};
+
+/// What a lease cost, and where its hold went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settlement {
+    /// What is charged for: the least of measured use, time since activation and bought time.
+    pub billed: Millis,
+    /// What the borrower pays.
+    pub cost: MicroCredits,
+    /// What of it the platform keeps; the rest is the owner's.
+    pub fee: MicroCredits,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Event {
+    /// The cell was founded.
+    CellCreated {
+        /// Its name.
+        cell: CellId,
+        /// How often it was restored from a backup.
+        epoch: u32,
+        /// Its policy.
+        policy: Policy,
+    },
+    /// The policy was replaced.
+    PolicySet {
+        /// The new one.
+        policy: Policy,
+    },
+    /// A tenant was added.
+    TenantCreated {
+        /// Its id.
+        tenant: TenantId,
+        /// The group it belongs to.
+        parent: Option<TenantId>,
+    },
+    /// A quota was set.
+    QuotaSet {
+        /// Whose.
+        tenant: TenantId,
+        /// For which model.
+        model: GpuModel,
+        /// The most it may hold.
+        nominal: GpuMilli,
+    },
+    /// A cluster was added.
+    ClusterCreated {
+        /// Its id.
+        cluster: ClusterId,
+        /// Who owns it.
+        owner: TenantId,
+        /// Where it stands.
+        region: Region,
+        /// Most devices it may offer.
+        devices_max: u32,
+    },
+    /// A price was posted.
+    PriceSet {
+        /// By whom.
+        owner: TenantId,
+        /// For which model.
+        model: GpuModel,
+        /// For which tier.
+        tier: Tier,
+        /// The price with its version.
+        price: Price,
+    },
+    /// An agent started and stopped whatever ran under its earlier start.
+    NodeRegistered {
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Its node.
+        node: NodeId,
+        /// Which start.
+        boot: Boot,
+        /// Which machine.
+        host: HostHash,
+    },
+    /// An agent was silent for so long that its guests are gone.
+    NodeSilenced {
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Its node.
+        node: NodeId,
+        /// The start that fell silent.
+        boot: Boot,
+    },
+    /// Capacity can be leased.
+    CapacityOffered {
+        /// What.
+        offer: OfferTerms,
+        /// Until when, unless repeated.
+        expires_at: Timestamp,
+    },
+    /// An offer ended without a grant.
+    OfferRescinded {
+        /// Which slice.
+        slice: SliceId,
+        /// Its generation.
+        generation: u64,
+        /// Why.
+        reason: RescindReason,
+    },
+    /// A request waits.
+    RequestSubmitted {
+        /// Its id.
+        request: RequestId,
+        /// Whose.
+        tenant: TenantId,
+        /// What.
+        spec: RequestSpec,
+    },
+    /// A request can never run and was not queued.
+    RequestRefused {
+        /// Its id.
+        request: RequestId,
+        /// Whose.
+        tenant: TenantId,
+        /// What.
+        spec: RequestSpec,
+        /// Why.
+        rejection: Rejection,
+    },
+    /// Its tenant withdrew it.
+    RequestCancelled {
+        /// Which request.
+        request: RequestId,
+        /// Whose.
+        tenant: TenantId,
+    },
+    /// It waits again, with its first submit time.
+    RequestRequeued {
+        /// Which request.
+        request: RequestId,
+        /// Whose.
+        tenant: TenantId,
+        /// Why its lease ended.
+        reason: EndReason,
+    },
+    /// It was served, or will not be tried again.
+    RequestClosed {
+        /// Which request.
+        request: RequestId,
+        /// Whose.
+        tenant: TenantId,
+        /// Why its lease ended.
+        reason: EndReason,
+    },
+    /// Capacity that others free is kept for a request.
+    CapacityPledged {
+        /// For which request.
+        request: RequestId,
+        /// Which slices.
+        slices: Vec<SliceId>,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// The pledge is over: used, expired or no longer wanted.
+    PledgeEnded {
+        /// For which request.
+        request: RequestId,
+    },
+    /// A lease was granted; its offers are consumed.
+    LeaseGranted {
+        /// What was granted.
+        terms: LeaseTerms,
+        /// The hold.
+        lines: Vec<Line>,
+    },
+    /// A member is prepared.
+    MemberConfirmed {
+        /// Which lease.
+        lease: LeaseId,
+        /// Which member.
+        slice: SliceId,
+    },
+    /// A member will not start.
+    MemberRefused {
+        /// Which lease.
+        lease: LeaseId,
+        /// Which member.
+        slice: SliceId,
+        /// Why.
+        reason: NackReason,
+    },
+    /// All members are prepared: the bought time runs.
+    LeaseActivated {
+        /// Which lease.
+        lease: LeaseId,
+        /// The bought end.
+        ends_at: Timestamp,
+    },
+    /// Use so far, as measured.
+    UsageRecorded {
+        /// Which lease.
+        lease: LeaseId,
+        /// Cumulative.
+        used: Millis,
+    },
+    /// The guest must go.
+    LeaseEnding {
+        /// Which lease.
+        lease: LeaseId,
+        /// Why.
+        cause: EndReason,
+        /// When it is gone at the latest.
+        deadline: Timestamp,
+    },
+    /// No guest is left on a member and the slice is clean.
+    MemberStopped {
+        /// Which lease.
+        lease: LeaseId,
+        /// Which member.
+        slice: SliceId,
+        /// How long the guest ran.
+        used: Millis,
+        /// How it ended.
+        outcome: GuestOutcome,
+    },
+    /// The lease is over: its slices are free and its charge is final.
+    LeaseEnded {
+        /// Which lease.
+        lease: LeaseId,
+        /// Which request it served.
+        request: RequestId,
+        /// Who pays.
+        tenant: TenantId,
+        /// Who earns.
+        owner: TenantId,
+        /// Why.
+        reason: EndReason,
+        /// What it cost.
+        settlement: Settlement,
+        /// The hold given back and the cost posted.
+        lines: Vec<Line>,
+    },
+    /// Everything before this record is sealed into a segment.
+    TailSealed {
+        /// The first record of the segment.
+        first: u64,
+    },
+    /// An idempotency key was used.
+    KeyUsed {
+        /// By a user of which tenant; none for an operator.
+        tenant: Option<TenantId>,
+        /// The hashed key and body.
+        key: IdempotencyKey,
+        /// The first record the mutation made.
+        first: u64,
+    },
+    /// Keys that were remembered long enough are forgotten.
+    KeysForgotten {
+        /// All that were used before this instant.
+        before: Timestamp,
+    },
+}
+
+impl Event {
+    /// The event's name, as in the JSON form and in metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Event::CellCreated { .. } => "cell_created",
+            Event::PolicySet { .. } => "policy_set",
+            Event::TenantCreated { .. } => "tenant_created",
+            Event::QuotaSet { .. } => "quota_set",
+            Event::ClusterCreated { .. } => "cluster_created",
+            Event::PriceSet { .. } => "price_set",
+            Event::NodeRegistered { .. } => "node_registered",
+            Event::NodeSilenced { .. } => "node_silenced",
+            Event::CapacityOffered { .. } => "capacity_offered",
+            Event::OfferRescinded { .. } => "offer_rescinded",
+            Event::RequestSubmitted { .. } => "request_submitted",
+            Event::RequestRefused { .. } => "request_refused",
+            Event::RequestCancelled { .. } => "request_cancelled",
+            Event::RequestRequeued { .. } => "request_requeued",
+            Event::RequestClosed { .. } => "request_closed",
+            Event::CapacityPledged { .. } => "capacity_pledged",
+            Event::PledgeEnded { .. } => "pledge_ended",
+            Event::LeaseGranted { .. } => "lease_granted",
+            Event::MemberConfirmed { .. } => "member_confirmed",
+            Event::MemberRefused { .. } => "member_refused",
+            Event::LeaseActivated { .. } => "lease_activated",
+            Event::UsageRecorded { .. } => "usage_recorded",
+            Event::LeaseEnding { .. } => "lease_ending",
+            Event::MemberStopped { .. } => "member_stopped",
+            Event::LeaseEnded { .. } => "lease_ended",
+            Event::TailSealed { .. } => "tail_sealed",
+            Event::KeyUsed { .. } => "key_used",
+            Event::KeysForgotten { .. } => "keys_forgotten",
+        }
+    }
+
+    /// The posting of the event; empty if it moves no money.
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        match self {
+            Event::LeaseGranted { lines, .. } | Event::LeaseEnded { lines, .. } => lines,
+            Event::CellCreated { .. }
+            | Event::PolicySet { .. }
+            | Event::TenantCreated { .. }
+            | Event::QuotaSet { .. }
+            | Event::ClusterCreated { .. }
+            | Event::PriceSet { .. }
+            | Event::NodeRegistered { .. }
+            | Event::NodeSilenced { .. }
+            | Event::CapacityOffered { .. }
+            | Event::OfferRescinded { .. }
+            | Event::RequestSubmitted { .. }
+            | Event::RequestRefused { .. }
+            | Event::RequestCancelled { .. }
+            | Event::RequestRequeued { .. }
+            | Event::RequestClosed { .. }
+            | Event::CapacityPledged { .. }
+            | Event::PledgeEnded { .. }
+            | Event::MemberConfirmed { .. }
+            | Event::MemberRefused { .. }
+            | Event::LeaseActivated { .. }
+            | Event::UsageRecorded { .. }
+            | Event::LeaseEnding { .. }
+            | Event::MemberStopped { .. }
+            | Event::TailSealed { .. }
+            | Event::KeyUsed { .. }
+            | Event::KeysForgotten { .. } => &[],
+        }
+    }
+
+    /// The tenant whose business the event is, where the event itself names one.
+    #[must_use]
+    pub const fn tenant(&self) -> Option<TenantId> {
+        match self {
+            Event::TenantCreated { tenant, .. }
+            | Event::QuotaSet { tenant, .. }
+            | Event::RequestSubmitted { tenant, .. }
+            | Event::RequestRefused { tenant, .. }
+            | Event::RequestCancelled { tenant, .. }
+            | Event::RequestRequeued { tenant, .. }
+            | Event::RequestClosed { tenant, .. }
+            | Event::LeaseEnded { tenant, .. } => Some(*tenant),
+            Event::LeaseGranted { terms, .. } => Some(terms.tenant),
+            Event::KeyUsed { tenant, .. } => *tenant,
+            Event::ClusterCreated { owner, .. } | Event::PriceSet { owner, .. } => Some(*owner),
+            Event::CellCreated { .. }
+            | Event::PolicySet { .. }
+            | Event::NodeRegistered { .. }
+            | Event::NodeSilenced { .. }
+            | Event::CapacityOffered { .. }
+            | Event::OfferRescinded { .. }
+            | Event::CapacityPledged { .. }
+            | Event::PledgeEnded { .. }
+            | Event::MemberConfirmed { .. }
+            | Event::MemberRefused { .. }
+            | Event::LeaseActivated { .. }
+            | Event::UsageRecorded { .. }
+            | Event::LeaseEnding { .. }
+            | Event::MemberStopped { .. }
+            | Event::TailSealed { .. }
+            | Event::KeysForgotten { .. } => None,
+        }
+    }
+
+    /// The lease the event is about.
+    #[must_use]
+    pub const fn lease(&self) -> Option<LeaseId> {
+        match self {
+            Event::LeaseGranted { terms, .. } => Some(terms.lease),
+            Event::MemberConfirmed { lease, .. }
+            | Event::MemberRefused { lease, .. }
+            | Event::LeaseActivated { lease, .. }
+            | Event::UsageRecorded { lease, .. }
+            | Event::LeaseEnding { lease, .. }
+            | Event::MemberStopped { lease, .. }
+            | Event::LeaseEnded { lease, .. } => Some(*lease),
+            Event::CellCreated { .. }
+            | Event::PolicySet { .. }
+            | Event::TenantCreated { .. }
+            | Event::QuotaSet { .. }
+            | Event::ClusterCreated { .. }
+            | Event::PriceSet { .. }
+            | Event::NodeRegistered { .. }
+            | Event::NodeSilenced { .. }
+            | Event::CapacityOffered { .. }
+            | Event::OfferRescinded { .. }
+            | Event::RequestSubmitted { .. }
+            | Event::RequestRefused { .. }
+            | Event::RequestCancelled { .. }
+            | Event::RequestRequeued { .. }
+            | Event::RequestClosed { .. }
+            | Event::CapacityPledged { .. }
+            | Event::PledgeEnded { .. }
+            | Event::TailSealed { .. }
+            | Event::KeyUsed { .. }
+            | Event::KeysForgotten { .. } => None,
+        }
+    }
+
+    /// The request the event is about.
+    #[must_use]
+    pub const fn request(&self) -> Option<RequestId> {
+        match self {
+            Event::RequestSubmitted { request, .. }
+            | Event::RequestRefused { request, .. }
+            | Event::RequestCancelled { request, .. }
+            | Event::RequestRequeued { request, .. }
+            | Event::RequestClosed { request, .. }
+            | Event::CapacityPledged { request, .. }
+            | Event::PledgeEnded { request }
+            | Event::LeaseEnded { request, .. } => Some(*request),
+            Event::LeaseGranted { terms, .. } => Some(terms.request),
+            Event::CellCreated { .. }
+            | Event::PolicySet { .. }
+            | Event::TenantCreated { .. }
+            | Event::QuotaSet { .. }
+            | Event::ClusterCreated { .. }
+            | Event::PriceSet { .. }
+            | Event::NodeRegistered { .. }
+            | Event::NodeSilenced { .. }
+            | Event::CapacityOffered { .. }
+            | Event::OfferRescinded { .. }
+            | Event::MemberConfirmed { .. }
+            | Event::MemberRefused { .. }
+            | Event::LeaseActivated { .. }
+            | Event::UsageRecorded { .. }
+            | Event::LeaseEnding { .. }
+            | Event::MemberStopped { .. }
+            | Event::TailSealed { .. }
+            | Event::KeyUsed { .. }
+            | Event::KeysForgotten { .. } => None,
+        }
+    }
+}

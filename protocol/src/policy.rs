@@ -1,0 +1,154 @@
+//! Replicated policy of a cell: the numbers that change decisions. Set by command, never by a file.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::money::Currency;
+use crate::units::{Permille, Seconds};
+
+/// The policy of a cell. Defaults are those of the lease protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// How often an agent renews its leases.
+    pub renew: Seconds,
+    /// How long a renewal lasts.
+    pub lease_ttl: Seconds,
+    /// Added to the silence after which a lease's agent counts as lost.
+    pub silence_margin: Seconds,
+    /// Largest clock rate error of any node.
+    pub clock_rate_error: Permille,
+    /// Grace of a guest of the opportunistic tier when the owner arrives.
+    pub owner_grace_opportunistic: Seconds,
+    /// Grace of every other guest.
+    pub owner_grace: Seconds,
+    /// Notice before a planned end.
+    pub end_notice: Seconds,
+    /// How long an offer stands unless it is repeated.
+    pub offer_ttl: Seconds,
+    /// How long a granted lease may take to start.
+    pub start_timeout: Seconds,
+    /// How often a request whose lease failed to start is tried again.
+    pub start_retries: u32,
+    /// How long freed capacity is kept for the request it was freed for.
+    pub pledge: Seconds,
+    /// A lease is not preempted before it has run this long.
+    pub min_run: Seconds,
+    /// What the platform keeps of each charge.
+    pub fee: Permille,
+    /// The one currency of the cell.
+    pub currency: Currency,
+    /// Waiting and granted requests a tenant may have.
+    pub requests_per_tenant: u32,
+    /// Idempotency keys remembered for a tenant.
+    pub keys_per_tenant: u32,
+    /// How long an idempotency key is remembered, at least.
+    pub key_retention: Seconds,
+    /// Offers a cluster may have at once.
+    pub offers_per_cluster: u32,
+    /// The journal's tail is sealed at this many records.
+    pub seal_records: u32,
+    /// The journal's tail is sealed after this much ledger time.
+    pub seal_interval: Seconds,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            renew: Seconds::new(30),
+            lease_ttl: Seconds::new(300),
+            silence_margin: Seconds::new(30),
+            clock_rate_error: Permille::new(10),
+            owner_grace_opportunistic: Seconds::new(30),
+            owner_grace: Seconds::new(120),
+            end_notice: Seconds::new(120),
+            offer_ttl: Seconds::new(15 * 60),
+            start_timeout: Seconds::new(5 * 60),
+            start_retries: 2,
+            pledge: Seconds::new(10 * 60),
+            min_run: Seconds::new(10 * 60),
+            fee: Permille::new(50),
+            currency: Currency::EUR,
+            requests_per_tenant: 10_000,
+            keys_per_tenant: 100_000,
+            key_retention: Seconds::new(7 * 24 * 3_600),
+            offers_per_cluster: 100_000,
+            seal_records: 4_096,
+            seal_interval: Seconds::new(10 * 60),
+        }
+    }
+}
+
+/// Which relation between two fields of a policy does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum PolicyError {
+    /// A lease would end while its guest still has its grace.
+    #[error("lease_ttl must be longer than owner_grace + 3 × renew")]
+    TtlTooShort,
+    /// Zero, where zero makes no sense.
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+    /// More than the whole.
+    #[error("{0} must be at most 1000 (thousandths)")]
+    OverWhole(&'static str),
+}
+
+impl Policy {
+    /// Checks the relations between the fields; names the one that is wrong.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let grace = self.owner_grace.max(self.owner_grace_opportunistic);
+        let renewals = Seconds::new(self.renew.get().saturating_mul(3));
+        if self.lease_ttl <= grace.saturating_add(renewals) {
+            return Err(PolicyError::TtlTooShort);
+        }
+        let not_zero = [
+            ("renew", self.renew.get()),
+            ("offer_ttl", self.offer_ttl.get()),
+            ("start_timeout", self.start_timeout.get()),
+            ("requests_per_tenant", self.requests_per_tenant.into()),
+            ("keys_per_tenant", self.keys_per_tenant.into()),
+            ("offers_per_cluster", self.offers_per_cluster.into()),
+            ("seal_records", self.seal_records.into()),
+            ("seal_interval", self.seal_interval.get()),
+        ];
+        if let Some((name, _)) = not_zero.iter().find(|(_, value)| *value == 0) {
+            return Err(PolicyError::Zero(name));
+        }
+        let parts = [("fee", self.fee), ("clock_rate_error", self.clock_rate_error)];
+        match parts.iter().find(|(_, part)| part.get() > 1_000) {
+            Some((name, _)) => Err(PolicyError::OverWhole(name)),
+            None => Ok(()),
+        }
+    }
+
+    /// How long the broker waits for a silent agent before it frees its leases (rule LR2):
+    /// `TTL (1 + ρ) / (1 − ρ) + margin`, rounded up to a second.
+    #[must_use]
+    pub fn silence(&self) -> Seconds {
+        let rate = u64::from(self.clock_rate_error.get().min(999));
+        let stretched = self.lease_ttl.get().saturating_mul(1_000 + rate).div_ceil(1_000 - rate);
+        Seconds::new(stretched).saturating_add(self.silence_margin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_policy_is_valid() {
+        assert_eq!(Policy::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_ttl_of_exactly_grace_and_three_renewals_is_refused_and_one_more_second_is_not() {
+        let at = |ttl| Policy { lease_ttl: Seconds::new(ttl), ..Policy::default() }.validate();
+        assert_eq!(at(210), Err(PolicyError::TtlTooShort));
+        assert_eq!(at(211), Ok(()));
+    }
+
+    #[test]
+    fn silence_outlasts_the_slowest_agents_own_deadline() {
+        assert_eq!(Policy::default().silence(), Seconds::new(307 + 30));
+    }
+}

@@ -1,0 +1,217 @@
+//! Refusals: why a command was not done. A closed list with stable codes, shown to tenants.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::requests::SpecError;
+
+/// Why a command was refused. Nothing changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rejection {
+    /// Same idempotency key, other content.
+    #[error("this idempotency key was used for another body")]
+    KeyReused,
+    /// Too many keys are remembered.
+    #[error("too many idempotency keys are in use: wait until older ones are forgotten")]
+    KeysExhausted,
+    /// The command is not for this kind of caller.
+    #[error("this caller may not do that")]
+    NotAllowed,
+    /// A leader's command from another term.
+    #[error("the command was made in another term")]
+    OtherTerm,
+    /// Before the cell was founded.
+    #[error("the cell has not been created")]
+    CellMissing,
+    /// The cell was founded before.
+    #[error("the cell exists already")]
+    CellExists,
+    /// A field of the policy is wrong.
+    #[error("the policy contradicts itself")]
+    PolicyInvalid,
+    /// No such tenant.
+    #[error("there is no such tenant")]
+    TenantMissing,
+    /// The tenant exists.
+    #[error("the tenant exists already")]
+    TenantExists,
+    /// No such cluster.
+    #[error("there is no such cluster")]
+    ClusterMissing,
+    /// The cluster exists.
+    #[error("the cluster exists already")]
+    ClusterExists,
+    /// A price below zero, or one that no charge could be written with.
+    #[error("the price is out of range")]
+    PriceInvalid,
+    /// A quota that is out of range.
+    #[error("the quota is out of range")]
+    QuotaInvalid,
+    /// The node has not registered.
+    #[error("the node has not registered")]
+    NodeMissing,
+    /// The agent's start is not the newest.
+    #[error("a newer start of this agent is registered")]
+    BootOld,
+    /// Two machines claim one node id.
+    #[error("another machine registered with this node id and start")]
+    HostConflict,
+    /// The offer names another cluster or node than its sender.
+    #[error("the slice belongs to another cluster or node")]
+    SliceForeign,
+    /// The offer is not newer than what is known.
+    #[error("a newer offer of this slice is known")]
+    OfferOld,
+    /// The offer's numbers make no sense.
+    #[error("the offer is out of range")]
+    OfferInvalid,
+    /// A cap on offers or on the cluster's inventory.
+    #[error("the cluster offers more than it may")]
+    OffersExhausted,
+    /// The slice, or one that overlaps it, is offered.
+    #[error("an overlapping slice is offered")]
+    OfferOverlaps,
+    /// The slice, or one that overlaps it, is leased.
+    #[error("the slice is leased")]
+    SliceLeased,
+    /// No such offer.
+    #[error("there is no such offer")]
+    OfferMissing,
+    /// The offer is past its time.
+    #[error("the offer has expired")]
+    OfferExpired,
+    /// A field of the request is out of range.
+    #[error(transparent)]
+    SpecInvalid(SpecError),
+    /// The request's id is taken.
+    #[error("the request exists already")]
+    RequestExists,
+    /// No such request.
+    #[error("there is no such request")]
+    RequestMissing,
+    /// The request does not wait.
+    #[error("the request does not wait")]
+    RequestNotWaiting,
+    /// Too many open requests.
+    #[error("the tenant has as many open requests as it may")]
+    RequestsExhausted,
+    /// More than the quota could ever allow.
+    #[error("the request is larger than the tenant's quota for every allowed model")]
+    QuotaTooSmall,
+    /// The quota is used up now.
+    #[error("the tenant's quota for this model is used up")]
+    QuotaExceeded,
+    /// The owner has posted no price.
+    #[error("the owner has posted no price for this model and tier")]
+    PriceMissing,
+    /// The posted price is above the cap.
+    #[error("the posted price is above the request's cap")]
+    PriceTooHigh,
+    /// The hold cannot be written as money.
+    #[error("the worst-case cost is too large to be written")]
+    CostTooLarge,
+    /// The plan gives another number of slices than asked.
+    #[error("the plan gives another number of slices than asked")]
+    PlanCount,
+    /// The plan is larger than a plan may be, or names a thing twice.
+    #[error("the plan is malformed")]
+    PlanMalformed,
+    /// A slice does not meet the request.
+    #[error("a slice does not meet the request")]
+    SliceUnfit,
+    /// The slice is kept for another request.
+    #[error("the slice is kept for another request")]
+    SlicePledged,
+    /// A victim is not of a lower tier, or is protected.
+    #[error("a victim is not of a lower tier, or is protected")]
+    VictimProtected,
+    /// What the victims free does not serve the request.
+    #[error("what the victims free does not serve the request")]
+    VictimsUseless,
+    /// The lease's id is taken.
+    #[error("the lease exists already")]
+    LeaseExists,
+    /// No such lease.
+    #[error("there is no such lease")]
+    LeaseMissing,
+    /// Not the lease's token.
+    #[error("the token is not that of the lease")]
+    TokenMismatch,
+    /// Not a member of the lease.
+    #[error("the slice is not a member of the lease")]
+    MemberMissing,
+    /// The lease is in another stage.
+    #[error("the lease is ending already")]
+    LeaseEnding,
+    /// The lease runs: a refusal comes too late.
+    #[error("the lease is active")]
+    LeaseActive,
+    /// Nothing to seal.
+    #[error("the journal's tail is empty")]
+    TailEmpty,
+    /// Too many entries in one command.
+    #[error("too many entries in one command")]
+    TooMany,
+    /// Ids or counters are used up.
+    #[error("a counter is used up")]
+    CounterExhausted,
+}
+
+impl Rejection {
+    /// The stable code, as in problem documents and metrics.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Rejection::KeyReused => "KEY_REUSED",
+            Rejection::KeysExhausted => "KEYS_EXHAUSTED",
+            Rejection::NotAllowed => "NOT_ALLOWED",
+            Rejection::OtherTerm => "OTHER_TERM",
+            Rejection::CellMissing => "CELL_MISSING",
+            Rejection::CellExists => "CELL_EXISTS",
+            Rejection::PolicyInvalid => "POLICY_INVALID",
+            Rejection::TenantMissing => "TENANT_MISSING",
+            Rejection::TenantExists => "TENANT_EXISTS",
+            Rejection::ClusterMissing => "CLUSTER_MISSING",
+            Rejection::ClusterExists => "CLUSTER_EXISTS",
+            Rejection::PriceInvalid => "PRICE_INVALID",
+            Rejection::QuotaInvalid => "QUOTA_INVALID",
+            Rejection::NodeMissing => "NODE_MISSING",
+            Rejection::BootOld => "BOOT_OLD",
+            Rejection::HostConflict => "HOST_CONFLICT",
+            Rejection::SliceForeign => "SLICE_FOREIGN",
+            Rejection::OfferOld => "OFFER_OLD",
+            Rejection::OfferInvalid => "OFFER_INVALID",
+            Rejection::OffersExhausted => "OFFERS_EXHAUSTED",
+            Rejection::OfferOverlaps => "OFFER_OVERLAPS",
+            Rejection::SliceLeased => "SLICE_LEASED",
+            Rejection::OfferMissing => "OFFER_MISSING",
+            Rejection::OfferExpired => "OFFER_EXPIRED",
+            Rejection::SpecInvalid(_) => "SPEC_INVALID",
+            Rejection::RequestExists => "REQUEST_EXISTS",
+            Rejection::RequestMissing => "REQUEST_MISSING",
+            Rejection::RequestNotWaiting => "REQUEST_NOT_WAITING",
+            Rejection::RequestsExhausted => "REQUESTS_EXHAUSTED",
+            Rejection::QuotaTooSmall => "QUOTA_TOO_SMALL",
+            Rejection::QuotaExceeded => "QUOTA_EXCEEDED",
+            Rejection::PriceMissing => "PRICE_MISSING",
+            Rejection::PriceTooHigh => "PRICE_TOO_HIGH",
+            Rejection::CostTooLarge => "COST_TOO_LARGE",
+            Rejection::PlanCount => "PLAN_COUNT",
+            Rejection::PlanMalformed => "PLAN_MALFORMED",
+            Rejection::SliceUnfit => "SLICE_UNFIT",
+            Rejection::SlicePledged => "SLICE_PLEDGED",
+            Rejection::VictimProtected => "VICTIM_PROTECTED",
+            Rejection::VictimsUseless => "VICTIMS_USELESS",
+            Rejection::LeaseExists => "LEASE_EXISTS",
+            Rejection::LeaseMissing => "LEASE_MISSING",
+            Rejection::TokenMismatch => "TOKEN_MISMATCH",
+            Rejection::MemberMissing => "MEMBER_MISSING",
+            Rejection::LeaseEnding => "LEASE_ENDING",
+            Rejection::LeaseActive => "LEASE_ACTIVE",
+            Rejection::TailEmpty => "TAIL_EMPTY",
+            Rejection::TooMany => "TOO_MANY",
+            Rejection::CounterExhausted => "COUNTER_EXHAUSTED",
+        }
+    }
+}
