@@ -6,4 +6,5 @@
 //! [`generator`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests"))]
 
+pub mod replay;
 pub mod traces;

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sublet_protocol::ids::TenantId;
+
 /// Longest name, characters; the same limit as a tenant's id.
 const LENGTH_MAX: usize = 32;
 
@@ -15,6 +17,11 @@ impl VcName {
         let is_name = (1..=LENGTH_MAX).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         is_name.then(|| Self(text.to_owned()))
+    }
+
+    /// The tenant that stands for it: the name in lower case.
+    pub fn tenant(&self) -> TenantId {
+        TenantId::new(&self.0.to_ascii_lowercase()).expect("checked when the name was taken")
     }
 
     /// The name as the trace spells it.
