@@ -1,9 +1,10 @@
+# shellcheck shell=bash
 # What tests/check and tests/run share. Sourced, not run: defines functions and changes to the
 # root of the workspace.
 #
 # A stage that fails does not stop the next one, so that one run shows everything that is wrong.
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 # No snapshot is written, accepted or rewritten by a run of the tests.
 export INSTA_UPDATE=no
