@@ -55,6 +55,9 @@ const HEAVY: [(&str, &str); 9] = [
 const CORE_MAY: [&str; 2] = ["serde", "thiserror"];
 const PROTOCOL_MAY: [&str; 3] = ["bincode", "serde", "thiserror"];
 
+/// Those that use the words of `protocol` and must not gain its I/O by the way.
+const WITHOUT_TRANSPORT: [&str; 3] = ["sublet-core", "sublet-ledger", "sublet-predictor"];
+
 /// A package as its manifest declares it.
 struct Declared {
     name: String,
@@ -98,6 +101,7 @@ fn check(packages: &[Declared]) -> Vec<Violation> {
         .flat_map(|package| {
             let mut broken = crossed(package, &ours);
             broken.extend(heavy(package));
+            broken.extend(transported(package));
             match package.name.as_str() {
                 "sublet-core" => broken.extend(more_than(package, &CORE_MAY, &ours)),
                 "sublet-protocol" => {
@@ -138,6 +142,14 @@ fn heavy(package: &Declared) -> Vec<String> {
         .filter(|(_, owner)| *owner != package.name)
         .map(|(name, owner)| format!("depends on {name}, which only {owner} may"))
         .collect()
+}
+
+fn transported(package: &Declared) -> Option<String> {
+    let must_not = WITHOUT_TRANSPORT.contains(&package.name.as_str());
+    let asks = package.dependencies.iter().any(|wanted| {
+        wanted.name == "sublet-protocol" && wanted.features.iter().any(|f| f == "transport")
+    });
+    (must_not && asks).then(|| "switches on sublet-protocol/transport".to_owned())
 }
 
 fn more_than(package: &Declared, may: &[&str], ours: &BTreeSet<&str>) -> Vec<String> {
@@ -245,6 +257,15 @@ mod planted {
         assert_eq!(said("sublet-core", shipped("rand")), 1);
         assert_eq!(said("sublet-protocol", shipped("tokio")), 1);
         assert_eq!(said("sublet-protocol", Wanted { is_optional: true, ..shipped("tokio") }), 0);
+    }
+
+    #[test]
+    fn rules_ledger_and_predictor_do_not_gain_io_by_the_way() {
+        let transport =
+            || Wanted { features: vec!["transport".to_owned()], ..shipped("sublet-protocol") };
+        assert_eq!(said("sublet-core", transport()), 1);
+        assert_eq!(said("sublet-ledger", transport()), 1);
+        assert_eq!(said("sublet-agent", transport()), 0);
     }
 
     #[test]
