@@ -1,0 +1,12 @@
+//! The agent's tests that start real processes. All in one binary.
+#![allow(
+    clippy::unwrap_used,
+    clippy::as_conversions,
+    missing_docs,
+    reason = "tests may stop on a surprise"
+)]
+
+mod driver;
+mod guard;
+mod process;
+mod support;
