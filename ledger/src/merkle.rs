@@ -111,6 +111,11 @@ impl Frontier {
         self.size = self.size.checked_add(1).expect("a journal has fewer than 2^64 records");
     }
 
+    /// The tree's size and root.
+    pub fn head(&self) -> TreeHead {
+        TreeHead { size: self.size, root: self.root() }
+    }
+
     /// The root hash of the tree (RFC 6962, 2.1).
     pub fn root(&self) -> Hash {
         let right_to_left = self.peaks.iter().rev().copied();

@@ -1,0 +1,132 @@
+//! Writing: append, seal, sync.
+
+use sublet_protocol::codec::encode_record;
+use sublet_protocol::records::Record;
+
+use super::{Appended, Cursor, Journal, tail};
+use crate::accounts::check_posting;
+use crate::error::{Error, Refusal};
+use crate::merkle::Hash;
+use crate::page::PageBuilder;
+use crate::segment::Seal;
+use crate::store::Batch;
+
+impl Journal {
+    /// Appends the records of one raft entry, all or none. Records that are there already with
+    /// equal bytes are skipped, so replaying the log is safe. Not durable until a seal or
+    /// [`Journal::sync`]: the raft log is.
+    ///
+    /// # Errors
+    /// [`Error::Diverged`] when a record differs from the one journalled under its index.
+    /// [`Error::Refused`] when the records leave a gap, go back in time, do not balance or cannot
+    /// be encoded. Nothing was written then.
+    pub fn append(&mut self, cursor: Cursor, records: &[Record]) -> Result<Appended, Error> {
+        let mut expected = records.first().map_or(0, |first| first.index.min(self.size()));
+        let mut time = self.last_time();
+        let (mut leaves, mut new) = (Vec::with_capacity(records.len()), Vec::new());
+        for record in records {
+            let index = record.index;
+            let refused = |why| Error::Refused { index, why };
+            if index != expected {
+                return Err(refused(Refusal::Gap { expected }));
+            }
+            expected += 1;
+            let bytes = encode_record(record).map_err(|_| refused(Refusal::TooLarge))?;
+            let leaf = Hash::of_leaf(&bytes);
+            leaves.push(leaf);
+            if index < self.size() {
+                self.check_equal(index, &bytes, leaf)?;
+                continue;
+            }
+            if time.is_some_and(|time| record.time < time) {
+                return Err(refused(Refusal::TimeWentBack));
+            }
+            time = Some(record.time);
+            check_posting(record.lines()).map_err(|_| refused(Refusal::Unbalanced))?;
+            new.push((record, bytes, leaf));
+        }
+        // The store's cursor may lag: it is a lower bound.
+        self.cursor = self.cursor.max(Some(cursor));
+        if !new.is_empty() {
+            self.write(&new)?;
+        }
+        let (added, skipped) = (new.len(), records.len() - new.len());
+        Ok(Appended { added, skipped, leaves, head: self.head() })
+    }
+
+    /// Commits checked records: pages and description in one batch.
+    fn write(&mut self, new: &[(&Record, Vec<u8>, Hash)]) -> Result<(), Error> {
+        let (mut batch, mut pages) = (Batch::default(), Vec::new());
+        let mut page = PageBuilder::new(self.size());
+        let mut frontier = self.tail.frontier.clone();
+        for (record, bytes, leaf) in new {
+            if !page.has_room_for(bytes.len()) {
+                let full = std::mem::replace(&mut page, PageBuilder::new(record.index));
+                pages.push(tail::put_page(&mut batch, full));
+            }
+            page.push(bytes);
+            frontier.append(*leaf);
+        }
+        pages.push(tail::put_page(&mut batch, page));
+        self.meta(frontier.head()).put(&mut batch);
+        self.store.commit(batch)?;
+        for (record, _, leaf) in new {
+            self.tail.add(record, *leaf);
+        }
+        self.tail.pages.extend(pages);
+        Ok(())
+    }
+
+    fn check_equal(&self, index: u64, bytes: &[u8], theirs: Hash) -> Result<(), Error> {
+        self.with_record(index, |ours| match ours {
+            _ if ours == bytes => Ok(()),
+            _ => Err(Error::Diverged { index, ours: Hash::of_leaf(ours), theirs }),
+        })?
+    }
+
+    /// Seals the tail up to and with record `upto` into segments (one, unless it is very large)
+    /// that are on the disk when this returns. Sealing again up to the end of a segment changes
+    /// nothing, so replaying the log is safe.
+    ///
+    /// Whoever calls it passes the last record of the raft entry that held `SealTail`, on every
+    /// replica: then nothing of a snapshot taken behind that entry is missing from the archive.
+    ///
+    /// # Errors
+    /// [`Error::SealDiverged`] when an earlier segment ends elsewhere; [`Error::Refused`] when
+    /// there is no record `upto`.
+    pub fn seal(&mut self, upto: u64) -> Result<Seal, Error> {
+        if upto >= self.size() {
+            return Err(Error::Refused { index: upto, why: Refusal::SealPastEnd });
+        }
+        if upto < self.archive.frontier().size() {
+            let seals = self.archive.seals();
+            let seal = seals[seals.partition_point(|seal| seal.end() <= upto)];
+            let (segment, ends_there) = (seal.number, seal.end() - 1 == upto);
+            return if ends_there { Ok(seal) } else { Err(Error::SealDiverged { upto, segment }) };
+        }
+        loop {
+            let sealed = self.archive.frontier().size();
+            let mut builder = self.archive.next_segment();
+            self.visit(sealed..upto + 1, |index, bytes| {
+                builder.push(tail::decode(index, bytes)?.time, bytes);
+                Ok(!builder.is_full())
+            })?;
+            let segment = self.archive.add(builder)?;
+            self.absorb_last(&segment)?;
+            if segment.seal().end() > upto {
+                return Ok(*segment.seal());
+            }
+        }
+    }
+
+    /// Returns once every record is on the disk.
+    ///
+    /// # Errors
+    /// After a failed sync the process must stop: what is on the disk is unknown.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        let mut batch = Batch::default();
+        self.meta(self.head()).put(&mut batch);
+        self.store.commit(batch)?;
+        self.store.sync()
+    }
+}

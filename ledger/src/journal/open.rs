@@ -1,0 +1,165 @@
+//! Opening: lock, archive, store, and bringing the store up to the archive.
+
+use std::fs::{self, File, TryLockError};
+use std::path::Path;
+
+use sublet_protocol::ids::CellId;
+
+use super::Journal;
+use super::meta::Meta;
+use super::tail::{self, Tail};
+use crate::archive::{Archive, sync_directory};
+use crate::error::{Damage, Error, SegmentFault};
+use crate::index::Postings;
+use crate::merkle::TreeHead;
+use crate::page::{self, PageBuilder};
+use crate::segment::{Segment, padded};
+use crate::store::{Batch, MemoryStore, SledStore, Store};
+
+/// A journal that was opened even if its store had to be made anew.
+pub struct Opened {
+    /// The journal. After a rebuild it ends with the last segment; the log has the rest.
+    pub journal: Journal,
+    /// What was wrong with the store that is now in `sled.damaged/`.
+    pub rebuilt: Option<Damage>,
+}
+
+impl Journal {
+    /// An empty journal in memory.
+    pub fn in_memory(cell: CellId) -> Self {
+        let archive = Archive::in_memory(cell);
+        let tail = Tail::after(archive.frontier().clone(), None);
+        let store = Box::<MemoryStore>::default();
+        Self { cell, archive, store, tail, absorbed: 0, cursor: None, _lock: None }
+    }
+
+    /// Opens or creates the journal of `cell` in `dir`. A store that is missing or behind the
+    /// archive is brought up to it; every byte of the tail is checked.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`]: the store cannot be trusted, nothing was changed.
+    /// [`Error::Segment`]: the archive cannot be used. [`Error::InUse`], [`Error::OtherCell`].
+    pub fn open(dir: &Path, cell: CellId) -> Result<Self, Error> {
+        let lock = lock(dir)?;
+        Self::open_locked(dir, cell, lock)
+    }
+
+    /// As [`Journal::open`], but a damaged store is set aside as `sled.damaged/` (in place of an
+    /// earlier one) and made anew from the archive.
+    ///
+    /// # Errors
+    /// As [`Journal::open`] without [`Error::Damaged`].
+    pub fn open_or_rebuild(dir: &Path, cell: CellId) -> Result<Opened, Error> {
+        let lock = lock(dir)?;
+        let second = lock.try_clone().map_err(Error::io("lock", dir))?;
+        let damage = match Self::open_locked(dir, cell, lock) {
+            Ok(journal) => return Ok(Opened { journal, rebuilt: None }),
+            Err(Error::Damaged(damage)) => damage,
+            Err(error) => return Err(error),
+        };
+        tracing::warn!(%damage, "ledger store is damaged and is made anew from the archive");
+        let (store, aside) = (dir.join("sled"), dir.join("sled.damaged"));
+        if aside.exists() {
+            fs::remove_dir_all(&aside).map_err(Error::io("delete", &aside))?;
+        }
+        fs::rename(&store, &aside).map_err(Error::io("rename", &store))?;
+        sync_directory(dir)?;
+        let journal = Self::open_locked(dir, cell, second)?;
+        Ok(Opened { journal, rebuilt: Some(damage) })
+    }
+
+    fn open_locked(dir: &Path, cell: CellId, lock: File) -> Result<Self, Error> {
+        let archive = Archive::open(&dir.join("archive"), cell)?;
+        let mut store: Box<dyn Store> = Box::new(SledStore::open(&dir.join("sled"))?);
+        let found = Meta::read(&*store)?;
+        if found.is_none() && !tail::pages(&*store)?.is_empty() {
+            return Err(Damage::Torn.into());
+        }
+        let mut meta = found.unwrap_or(Meta::empty(cell));
+        if meta.cell != padded(cell.as_str()) {
+            return Err(Error::OtherCell);
+        }
+        if meta.segments > archive.next_number() {
+            let (known, found) = (meta.segments, archive.next_number());
+            return Err(archive.bad(found, SegmentFault::Fewer { known, found }));
+        }
+        for number in meta.segments..archive.next_number() {
+            let segment = archive.segment(number)?;
+            meta = absorb(&mut *store, &archive, &segment, &meta)?;
+        }
+        let last_time = archive.seals().last().map(|seal| seal.last_time);
+        let tail = Tail::read(&*store, archive.frontier().clone(), last_time, meta.head)?;
+        let cursor = meta.cursor;
+        Ok(Self { cell, archive, store, tail, absorbed: meta.segments, cursor, _lock: Some(lock) })
+    }
+
+    /// Takes note that `segment` was written: its records leave the tail.
+    pub(super) fn absorb_last(&mut self, segment: &Segment) -> Result<(), Error> {
+        let meta = self.meta(self.tail.frontier.head());
+        self.absorbed = absorb(&mut *self.store, &self.archive, segment, &meta)?.segments;
+        let sealed = self.archive.frontier().clone();
+        let last_time = Some(segment.seal().last_time);
+        self.tail = Tail::read(&*self.store, sealed, last_time, meta.head)?;
+        Ok(())
+    }
+
+    /// The description to be written once the journal is `head`.
+    pub(super) fn meta(&self, head: TreeHead) -> Meta {
+        let cell = padded(self.cell.as_str());
+        Meta { cell, segments: self.absorbed, head, cursor: self.cursor }
+    }
+}
+
+/// Puts the postings of `segment`, the next one that `meta` does not know, into the index and
+/// removes its records from the tail, in one commit. Doing it again changes nothing.
+fn absorb(
+    store: &mut dyn Store,
+    archive: &Archive,
+    segment: &Segment,
+    meta: &Meta,
+) -> Result<Meta, Error> {
+    let mut batch = Batch::default();
+    let mut postings = Postings::default();
+    for (index, bytes) in segment.records() {
+        let record = tail::decode(index, bytes)
+            .map_err(|_| archive.bad(segment.seal().number, SegmentFault::Undecodable { index }))?;
+        postings.add(&record);
+    }
+    postings.put(&mut batch);
+
+    let end = segment.seal().end();
+    for place in tail::pages(store)?.iter().take_while(|page| page.first < end) {
+        let bytes = tail::read_page(store, place.first, place.chunks)?;
+        let mut rest = PageBuilder::new(end);
+        for (index, record) in (place.first..).zip(page::records(place.first, &bytes)?) {
+            if index >= end {
+                rest.push(record);
+            } else if segment.record(index).is_some_and(|sealed| sealed != record) {
+                return Err(Damage::Record { index }.into());
+            }
+        }
+        tail::remove_page(&mut batch, place);
+        if rest.count() > 0 {
+            tail::put_page(&mut batch, rest);
+        }
+    }
+
+    let sealed = TreeHead { size: end, root: segment.seal().root };
+    let head = if meta.head.size <= end { sealed } else { meta.head };
+    let meta = Meta { segments: segment.seal().number.saturating_add(1), head, ..*meta };
+    meta.put(&mut batch);
+    store.commit(batch)?;
+    Ok(meta)
+}
+
+/// Creates `dir` and takes the lock that keeps a second process out of it.
+fn lock(dir: &Path) -> Result<File, Error> {
+    fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
+    let path = dir.join("lock");
+    let file = File::create(&path).map_err(Error::io("create", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::InUse { dir: dir.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(Error::io("lock", &path)(error)),
+    }
+}

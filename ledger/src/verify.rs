@@ -1,0 +1,225 @@
+//! The verifier: reads every byte of a journal again and says where it is not what it should be.
+//!
+//! It folds accounts and knows no rule of lending. It reads segments and pages from the disk, not
+//! from memory, and holds one segment and the accounts at a time. It stops at the first thing that
+//! is wrong, since nothing behind it can be relied on.
+
+use std::path::{Path, PathBuf};
+
+use sublet_protocol::codec::{decode_record, encode_record};
+use sublet_protocol::ids::CellId;
+use sublet_protocol::records::Record;
+use sublet_protocol::units::Timestamp;
+
+use crate::accounts::{Accounts, PostingError};
+use crate::error::{Damage, Error, SegmentFault};
+use crate::index::Postings;
+use crate::journal::Journal;
+use crate::merkle::{Frontier, Hash};
+
+/// What the verifier found.
+#[derive(Debug)]
+pub struct Report {
+    /// Records that were read and are good.
+    pub records: u64,
+    /// The root over them.
+    pub root: Hash,
+    /// Segments that were read and are good.
+    pub segments: u32,
+    /// The books over them.
+    pub accounts: Accounts,
+    /// The first thing that is wrong.
+    pub first_bad: Option<Bad>,
+}
+
+impl Report {
+    /// True if nothing is wrong and the books balance.
+    pub fn is_good(&self) -> bool {
+        self.first_bad.is_none() && self.accounts.is_balanced()
+    }
+}
+
+/// What is wrong, and with which record it begins.
+#[derive(Debug)]
+pub struct Bad {
+    /// Index of the first record that cannot be relied on.
+    pub index: u64,
+    /// What is wrong.
+    pub finding: Finding,
+}
+
+/// What can be wrong with a journal.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Finding {
+    /// A segment cannot be read.
+    #[error("archive segment {} is damaged", file.display())]
+    SegmentDamaged {
+        /// Its file.
+        file: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        fault: SegmentFault,
+    },
+    /// The store cannot be read.
+    #[error("the store is damaged")]
+    StoreDamaged(#[source] Damage),
+    /// The record's bytes are not a record.
+    #[error("the record cannot be decoded")]
+    Undecodable,
+    /// The record's bytes are not those in which it is written.
+    #[error("the record is not in its canonical form")]
+    NotCanonical,
+    /// Another record is in its place.
+    #[error("record {found} is in its place")]
+    Misplaced {
+        /// The index that the record names.
+        found: u64,
+    },
+    /// Its ledger time lies before that of the record before it.
+    #[error("its time {time} lies before {before}")]
+    TimeWentBack {
+        /// Its ledger time.
+        time: Timestamp,
+        /// That of the record before it.
+        before: Timestamp,
+    },
+    /// Its posting is wrong.
+    #[error("it cannot be posted")]
+    Posting(#[source] PostingError),
+    /// The records of a segment, or all of them, do not have the root that was noted.
+    #[error("the records up to here have the root {found}, not {noted}")]
+    Root {
+        /// The root noted.
+        noted: Hash,
+        /// The root of the records found.
+        found: Hash,
+    },
+    /// The index does not lead to the record.
+    #[error("the index does not lead to it")]
+    NotIndexed,
+}
+
+/// Verifies an open journal: segments, tail, root, accounts, index.
+///
+/// # Errors
+/// Only when the operating system fails. What is wrong with the journal is in the report.
+pub fn verify(journal: &Journal) -> Result<Report, Error> {
+    let mut fold = Fold::default();
+    for seal in journal.archive().seals() {
+        if let Err(bad) = verify_segment(journal, seal.number, &mut fold) {
+            return fold.report(Some(bad?));
+        }
+    }
+    let mut bad = None;
+    let read = journal.visit_tail_on_disk(|index, bytes| {
+        if bad.is_none() {
+            bad = fold.record(index, bytes).err();
+        }
+    });
+    if let Err(error) = read
+        && bad.is_none()
+    {
+        bad = Some(bad_of(error, fold.frontier.size())?);
+    }
+    let (noted, found) = (journal.head(), fold.frontier.head());
+    if bad.is_none() && noted != found {
+        // Which record of the tail it is nobody can say: every check of a single one has passed.
+        let index = journal.archive().frontier().size();
+        let finding = Finding::Root { noted: noted.root, found: found.root };
+        bad = Some(Bad { index, finding });
+    }
+    fold.report(bad)
+}
+
+/// Verifies the journal of `cell` in `dir`, which must not be open.
+///
+/// # Errors
+/// Only when it is in use, is another cell's, or the operating system fails.
+pub fn verify_dir(dir: &Path, cell: CellId) -> Result<Report, Error> {
+    match Journal::open(dir, cell) {
+        Ok(journal) => verify(&journal),
+        Err(error) => Fold::default().report(Some(bad_of(error, 0)?)),
+    }
+}
+
+/// `Err(Ok(…))`: something is wrong; `Err(Err(…))`: it could not be read.
+fn verify_segment(
+    journal: &Journal,
+    number: u32,
+    fold: &mut Fold,
+) -> Result<(), Result<Bad, Error>> {
+    let first = fold.frontier.size();
+    let segment = journal.archive().read_again(number);
+    let segment = segment.map_err(|error| bad_of(error, first))?;
+    let mut postings = Postings::default();
+    for (index, bytes) in segment.records() {
+        postings.add(&fold.record(index, bytes).map_err(Ok)?);
+    }
+    let (noted, found) = (segment.seal().root, fold.frontier.root());
+    if noted != found {
+        return Err(Ok(Bad { index: first, finding: Finding::Root { noted, found } }));
+    }
+    match postings.missing_from(journal.store()) {
+        Ok(None) => {}
+        Ok(Some(index)) => return Err(Ok(Bad { index, finding: Finding::NotIndexed })),
+        Err(error) => return Err(bad_of(error, first)),
+    }
+    fold.segments += 1;
+    Ok(())
+}
+
+/// What `error` says about the journal, if it is about the journal.
+fn bad_of(error: Error, otherwise: u64) -> Result<Bad, Error> {
+    match error {
+        Error::Segment { file, first_index, fault } => {
+            let index = match fault {
+                SegmentFault::Undecodable { index } => index,
+                _ => first_index,
+            };
+            Ok(Bad { index, finding: Finding::SegmentDamaged { file, fault } })
+        }
+        Error::Damaged(damage) => {
+            let index = damage.index().unwrap_or(otherwise);
+            Ok(Bad { index, finding: Finding::StoreDamaged(damage) })
+        }
+        error => Err(error),
+    }
+}
+
+/// What has been read so far.
+#[derive(Default)]
+struct Fold {
+    frontier: Frontier,
+    accounts: Accounts,
+    time: Timestamp,
+    segments: u32,
+}
+
+impl Fold {
+    /// Checks the record that has to come next, number `index`, and adds it.
+    fn record(&mut self, index: u64, bytes: &[u8]) -> Result<Record, Bad> {
+        let bad = |finding| Bad { index, finding };
+        let record = decode_record(bytes).map_err(|_| bad(Finding::Undecodable))?;
+        if record.index != index {
+            return Err(bad(Finding::Misplaced { found: record.index }));
+        }
+        if encode_record(&record).map_err(|_| bad(Finding::NotCanonical))? != bytes {
+            return Err(bad(Finding::NotCanonical));
+        }
+        if record.time < self.time {
+            let (time, before) = (record.time, self.time);
+            return Err(bad(Finding::TimeWentBack { time, before }));
+        }
+        self.accounts.post(&record).map_err(|error| bad(Finding::Posting(error)))?;
+        self.time = record.time;
+        self.frontier.append(Hash::of_leaf(bytes));
+        Ok(record)
+    }
+
+    fn report(self, first_bad: Option<Bad>) -> Result<Report, Error> {
+        let (records, root) = (self.frontier.size(), self.frontier.root());
+        let Self { segments, accounts, .. } = self;
+        Ok(Report { records, root, segments, accounts, first_bad })
+    }
+}
