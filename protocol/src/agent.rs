@@ -55,6 +55,7 @@ pub struct DownEnvelope {
 /// Which stream of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Stream {
     /// Standard output.
     Stdout,

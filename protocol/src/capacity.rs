@@ -10,6 +10,7 @@ use crate::units::{CpuMilli, GpuMilli, MiB};
 /// Which part of a physical GPU a slice is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Part {
     /// All of it.
     Whole,
@@ -71,6 +72,7 @@ impl fmt::Display for SliceId {
 /// How the users of one physical GPU are kept apart. One kind per GPU at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Isolation {
     /// One user has the whole GPU.
     Exclusive,

@@ -508,7 +508,10 @@ mod tests {
             let id = LeaseId::new(value);
             assert_eq!(id.to_string().parse::<LeaseId>().unwrap(), id);
         }
-        assert!("r-00000000000000000000000000".parse::<LeaseId>().is_err(), "another kind's prefix");
+        assert!(
+            "r-00000000000000000000000000".parse::<LeaseId>().is_err(),
+            "another kind's prefix"
+        );
         assert!("l-80000000000000000000000000".parse::<LeaseId>().is_err(), "more than 128 bits");
     }
 
@@ -516,7 +519,11 @@ mod tests {
     fn a_device_id_is_read_in_the_drivers_form() {
         let text = "GPU-0a1b2c3d-0000-1111-2222-333344445555";
         assert_eq!(text.parse::<DeviceId>().unwrap().to_string(), text);
-        for bad in ["GPU-1", "0a1b2c3d-0000-1111-2222-333344445555", "GPU-0a1b2c3d0000111122223333444455556666"] {
+        for bad in [
+            "GPU-1",
+            "0a1b2c3d-0000-1111-2222-333344445555",
+            "GPU-0a1b2c3d0000111122223333444455556666",
+        ] {
             assert!(bad.parse::<DeviceId>().is_err(), "{bad:?} was accepted");
         }
     }

@@ -11,6 +11,7 @@ use crate::units::{GpuMilli, Seconds};
 /// Why a lease ended. A closed list; also why it is ending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum EndReason {
     /// The guest finished by itself.
     Completed,

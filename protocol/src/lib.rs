@@ -27,6 +27,7 @@ pub mod records;
 pub mod refusals;
 
 pub mod agent;
+#[cfg(feature = "api")]
 pub mod api;
 
 pub mod codec;

@@ -82,7 +82,12 @@ impl FromStr for MicroCredits {
         let (units, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
         let bare_point = digits.ends_with('.');
-        if units.is_empty() || fraction.len() > 6 || bare_point || !is_number(units) || !is_number(fraction) {
+        if units.is_empty()
+            || fraction.len() > 6
+            || bare_point
+            || !is_number(units)
+            || !is_number(fraction)
+        {
             return Err(error());
         }
         let micros: i64 = format!("{fraction:0<6}").parse().map_err(|_| error())?;

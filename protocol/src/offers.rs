@@ -10,6 +10,7 @@ use crate::units::Seconds;
 /// and 0.1 it stays idle at least `p10`, `p50` and `p90`. Never decreasing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IdleFor {
     /// One in ten idle times ends before this.
     pub p10: Seconds,

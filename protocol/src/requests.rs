@@ -10,6 +10,7 @@ use crate::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds};
 /// Rank of a request. A higher tier may preempt a lower one, never an equal one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Tier {
     /// Lowest: uses what is left, 30 s grace.
     Opportunistic,
@@ -22,6 +23,7 @@ pub enum Tier {
 /// What kind of work a request is; it decides tier, isolation and protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Class {
     /// Latency-critical: reserved tier, exclusive or MIG.
     Latency,
@@ -48,6 +50,7 @@ impl Class {
 /// Where the members of a gang may stand. All are in one cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Placement {
     /// Anywhere in one cluster.
     Cluster,
@@ -60,6 +63,7 @@ pub enum Placement {
 /// What happens to the request when its lease is taken away by owner or rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum OnRecall {
     /// It waits again, with its first submit time.
     Requeue,
@@ -83,6 +87,7 @@ pub const WORKLOAD_MAX: u32 = 32 * 1_024;
 /// Which layer of the predictor answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum PredictionLayer {
     /// The declared values with the policy's buffers.
     Declared,
@@ -226,6 +231,7 @@ impl RequestSpec {
 /// Why a request waits: one primary reason of a closed list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum WaitReason {
     /// Everything that would fit is taken.
     NoCapacity,

@@ -159,9 +159,14 @@ fn more_than(package: &Declared, may: &[&str], ours: &BTreeSet<&str>) -> Vec<Str
     more.map(|w| format!("always links {}; it may link only {may:?}", w.name)).collect()
 }
 
-/// Optional dependencies of `protocol` are there for `transport` alone, and off unless asked for.
+/// Features of `protocol` that link something more, off unless asked for: messages that travel,
+/// API bodies, and how these describe themselves.
+const PROTOCOL_FEATURES: [&str; 3] = ["transport", "api", "openapi"];
+
+/// Optional dependencies of `protocol` are there for these features alone.
 fn leaking_features(package: &Declared) -> Vec<String> {
-    let others = package.features.iter().filter(|(name, _)| name != "transport");
+    let others = package.features.iter();
+    let others = others.filter(|(name, _)| !PROTOCOL_FEATURES.contains(&name.as_str()));
     others
         .flat_map(|(name, switches)| {
             let leaks = switches.iter().filter(|s| s.starts_with("dep:") || *s == "transport");

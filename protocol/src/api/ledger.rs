@@ -1,0 +1,111 @@
+//! The ledger as the API shows it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Money, Time};
+use crate::commands::Actor;
+use crate::events::Event;
+use crate::ids::{CellId, CommandId};
+use crate::records::Record;
+
+/// The JSON form of a record: the fields of the record one by one, so that the canonical bytes can
+/// be made from it again ([`RecordView::to_record`]), and what helps a reader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RecordView {
+    /// Its place: 0, 1, 2, …
+    pub index: u64,
+    /// The raft term it was committed in.
+    pub term: u64,
+    /// Ledger time.
+    pub time: Time,
+    /// The command that caused it.
+    pub cause: CommandId,
+    /// Who asked.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub actor: Actor,
+    /// The event's name.
+    pub kind: String,
+    /// What happened: an object with one field, the event's name. Inside it spans and instants are
+    /// the whole numbers of the record (seconds, milliseconds), money is whole millionths, hashes
+    /// are lists of bytes.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+    pub event: Event,
+}
+
+impl From<Record> for RecordView {
+    fn from(record: Record) -> RecordView {
+        RecordView {
+            index: record.index,
+            term: record.term,
+            time: Time(record.time),
+            cause: record.cause,
+            actor: record.actor,
+            kind: record.event.name().to_owned(),
+            event: record.event,
+        }
+    }
+}
+
+impl RecordView {
+    /// The record it shows.
+    #[must_use]
+    pub fn to_record(&self) -> Record {
+        Record {
+            index: self.index,
+            term: self.term,
+            time: self.time.0,
+            cause: self.cause,
+            actor: self.actor.clone(),
+            event: self.event.clone(),
+        }
+    }
+}
+
+/// How far the ledger is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LedgerState {
+    /// The cell whose ledger it is; none before it was founded.
+    pub cell: Option<CellId>,
+    /// How many records it has.
+    pub size: u64,
+    /// The RFC 6962 root over all of them, as 64 hex digits.
+    pub root: String,
+    /// How many of them stand in sealed segments.
+    pub sealed: u64,
+    /// The time of the last record.
+    pub time: Time,
+}
+
+/// What a full check of the ledger found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct VerifyView {
+    /// Whether every record, hash, segment and posting is as it must be.
+    pub verified: bool,
+    /// How many records were read.
+    pub records: u64,
+    /// The RFC 6962 root over all of them, as 64 hex digits.
+    pub root: String,
+    /// Whether the debits and credits of all accounts are equal.
+    pub balanced: bool,
+    /// What is wrong, the first thing first; empty if nothing is.
+    pub findings: Vec<String>,
+}
+
+/// One account of the double-entry books.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AccountView {
+    /// Its name, as `acme:expense`.
+    pub account: String,
+    /// The sum of its debits.
+    pub debit: Money,
+    /// The sum of its credits.
+    pub credit: Money,
+}
