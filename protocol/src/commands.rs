@@ -164,6 +164,8 @@ pub enum PlanGroup {
         request: RequestId,
         /// Leases of a lower tier, each needed.
         victims: Vec<LeaseId>,
+        /// Slices of the victims that the request will use.
+        freed: Vec<SliceId>,
         /// Free slices that the request needs besides.
         members: Vec<PlanMember>,
     },

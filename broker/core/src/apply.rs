@@ -1,0 +1,154 @@
+//! `apply`: what the log does with each command. Dedup, decide, evolve.
+
+use sublet_protocol::commands::{Actor, Command, GroupOutcome, IdempotencyKey, Outcome, Stamped};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::TenantId;
+use sublet_protocol::records::Record;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::units::Timestamp;
+
+use crate::decide::{self, Part};
+use crate::evolve::evolve;
+use crate::state::State;
+
+/// What came of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// The answer.
+    pub outcome: Outcome,
+    /// The records it made, in order; none if it was refused, repeated or changed nothing.
+    pub records: Vec<Record>,
+}
+
+/// Judges `stamped`, committed in raft `term`, and folds what comes of it into the state.
+///
+/// Ledger time is the later of the state's and the command's. A refused command leaves no trace.
+pub fn apply(state: &mut State, stamped: &Stamped, term: u64) -> Applied {
+    let now = state.now().max(stamped.now);
+    match admit(state, stamped, term) {
+        Ok(Admission::Fresh) => run(state, stamped, term, now),
+        Ok(Admission::Repeated { first }) => {
+            Applied { outcome: Outcome::Repeated { first }, records: Vec::new() }
+        }
+        Err(rejection) => refused(rejection),
+    }
+}
+
+fn refused(rejection: Rejection) -> Applied {
+    Applied { outcome: Outcome::Refused { rejection }, records: Vec::new() }
+}
+
+enum Admission {
+    Fresh,
+    Repeated { first: u64 },
+}
+
+/// Idempotency first, then what concerns every command.
+fn admit(state: &State, stamped: &Stamped, term: u64) -> Result<Admission, Rejection> {
+    if let Some(key) = stamped.key {
+        let scope = scope(&stamped.actor)?;
+        if let Some(entry) = state.keys.get(&(scope, key.key)) {
+            return match entry.body == key.body {
+                true => Ok(Admission::Repeated { first: entry.first }),
+                false => Err(Rejection::KeyReused),
+            };
+        }
+        let used = match scope {
+            Some(tenant) => state.tenants.get(&tenant).map_or(0, |t| t.keys),
+            None => state.operator_keys,
+        };
+        if used >= state.policy.keys_per_tenant {
+            return Err(Rejection::KeysExhausted);
+        }
+    }
+    if stamped.actor == Actor::Leader && stamped.term != term {
+        return Err(Rejection::OtherTerm);
+    }
+    Ok(Admission::Fresh)
+}
+
+/// Whose key it is. A tenant's keys are its own: two tenants may use the same.
+fn scope(actor: &Actor) -> Result<Option<TenantId>, Rejection> {
+    match actor {
+        Actor::Tenant { tenant, .. } => Ok(Some(*tenant)),
+        Actor::Operator { .. } => Ok(None),
+        Actor::Agent { .. } | Actor::Leader => Err(Rejection::NotAllowed),
+    }
+}
+
+fn run(state: &mut State, stamped: &Stamped, term: u64, now: Timestamp) -> Applied {
+    let first = state.next_index();
+    let mut journal = Journal { term, now, stamped, records: Vec::new() };
+    let mut groups = Vec::new();
+    match &stamped.command {
+        Command::CommitPlan { groups: plan } => {
+            if let Err(rejection) = decide::plan_admitted(stamped, plan) {
+                return refused(rejection);
+            }
+            for group in plan {
+                // Each group is judged on the state that the groups before it left.
+                let decided = decide::decide(state, stamped, Part::Group(group), now);
+                groups.push(match decided {
+                    Ok(events) => {
+                        let outcome = group_outcome(&events);
+                        journal.record(state, events);
+                        outcome
+                    }
+                    Err(rejection) => GroupOutcome::Refused { rejection },
+                });
+            }
+        }
+        _whole => match decide::decide(state, stamped, Part::Whole, now) {
+            Ok(events) => journal.record(state, events),
+            Err(rejection) => return refused(rejection),
+        },
+    }
+    if let Some(event) = key_used(stamped, first, &journal.records) {
+        journal.record(state, vec![event]);
+    }
+    let count = u32::try_from(journal.records.len()).unwrap_or(u32::MAX);
+    Applied { outcome: Outcome::Done { first, count, groups }, records: journal.records }
+}
+
+fn group_outcome(events: &[Event]) -> GroupOutcome {
+    let lease = events.iter().find_map(|event| match event {
+        Event::LeaseGranted { terms, .. } => Some(terms.lease),
+        _other => None,
+    });
+    lease.map_or(GroupOutcome::Pledged, |lease| GroupOutcome::Granted { lease })
+}
+
+/// A mutation that was done uses up its key; a refused one does not (LK1).
+fn key_used(stamped: &Stamped, first: u64, records: &[Record]) -> Option<Event> {
+    let key: IdempotencyKey = stamped.key?;
+    let is_refusal = |record: &Record| matches!(record.event, Event::RequestRefused { .. });
+    let tenant = scope(&stamped.actor).ok()?;
+    // A mutation that changed nothing may be repeated: it has no record to answer from.
+    let is_done = !records.is_empty() && !records.iter().any(is_refusal);
+    is_done.then_some(Event::KeyUsed { tenant, key, first })
+}
+
+/// Folds events and writes them down with their place, time and cause.
+struct Journal<'a> {
+    term: u64,
+    now: Timestamp,
+    stamped: &'a Stamped,
+    records: Vec<Record>,
+}
+
+impl Journal<'_> {
+    fn record(&mut self, state: &mut State, events: Vec<Event>) {
+        for event in events {
+            let index = state.next_index();
+            evolve(state, self.now, &event);
+            self.records.push(Record {
+                index,
+                term: self.term,
+                time: self.now,
+                cause: self.stamped.id,
+                actor: self.stamped.actor.clone(),
+                event,
+            });
+        }
+    }
+}

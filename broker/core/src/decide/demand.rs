@@ -1,0 +1,65 @@
+//! What tenants ask for.
+
+use sublet_protocol::commands::Actor;
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{RequestId, TenantId};
+use sublet_protocol::leases::EndReason;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::RequestSpec;
+use sublet_protocol::units::Timestamp;
+
+use super::{Decision, ending, only_owner_of};
+use crate::state::{RequestStage, State, Tenant};
+
+pub(super) fn submit(
+    state: &State,
+    actor: &Actor,
+    request: RequestId,
+    tenant: TenantId,
+    spec: &RequestSpec,
+) -> Decision {
+    only_owner_of(actor, tenant, Rejection::TenantMissing)?;
+    let entry = state.tenants.get(&tenant).ok_or(Rejection::TenantMissing)?;
+    spec.validate().map_err(Rejection::SpecInvalid)?;
+    if state.requests.contains_key(&request) {
+        return Err(Rejection::RequestExists);
+    }
+    if entry.open_requests >= state.policy.requests_per_tenant {
+        return Err(Rejection::RequestsExhausted);
+    }
+    let spec = spec.clone();
+    if !could_ever_fit(entry, &spec) {
+        let rejection = Rejection::QuotaTooSmall;
+        return Ok(vec![Event::RequestRefused { request, tenant, spec, rejection }]);
+    }
+    Ok(vec![Event::RequestSubmitted { request, tenant, spec }])
+}
+
+/// Whether the tenant's quota for some allowed model is as large as the request.
+pub(crate) fn could_ever_fit(tenant: &Tenant, spec: &RequestSpec) -> bool {
+    let total = spec.gpu_total();
+    let is_allowed = |model| spec.models.is_empty() || spec.models.contains(&model);
+    tenant.quotas().any(|(model, nominal)| is_allowed(model) && nominal >= total)
+}
+
+pub(super) fn cancel(
+    state: &State,
+    actor: &Actor,
+    request: RequestId,
+    now: Timestamp,
+) -> Decision {
+    let entry = state.requests.get(&request).ok_or(Rejection::RequestMissing)?;
+    let tenant = entry.tenant;
+    only_owner_of(actor, tenant, Rejection::RequestMissing)?;
+    Ok(match &entry.stage {
+        RequestStage::Waiting => vec![Event::RequestCancelled { request, tenant }],
+        RequestStage::Pledged { .. } => {
+            vec![Event::PledgeEnded { request }, Event::RequestCancelled { request, tenant }]
+        }
+        // The lease is given back; its end closes the request.
+        RequestStage::Granted { lease } => {
+            let running = &state.leases[lease];
+            ending::begin(*lease, running, EndReason::Released, now).into_iter().collect()
+        }
+    })
+}

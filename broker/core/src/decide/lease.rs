@@ -1,0 +1,155 @@
+//! A lease's life after the grant: confirmed, refused, used, given back, stopped.
+
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::commands::{Actor, GuestOutcome, NackReason, USAGE_ENTRIES_MAX, Usage};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{Boot, LeaseId, Token};
+use sublet_protocol::leases::{EndReason, Member};
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::units::{Millis, Timestamp};
+
+use super::ending::{self, Stop};
+use super::{Decision, only_agent, only_leader, only_operator, only_owner_of};
+use crate::state::{Lease, LeaseStage, State};
+
+/// Which member of which lease an agent speaks of, and with what right.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Claim {
+    lease: LeaseId,
+    slice: SliceId,
+    token: Token,
+    boot: Boot,
+}
+
+impl Claim {
+    pub(super) const fn new(lease: LeaseId, slice: SliceId, token: Token, boot: Boot) -> Claim {
+        Claim { lease, slice, token, boot }
+    }
+
+    /// The lease and the member, if the claim holds: own slice, live lease, its token, a member,
+    /// and the start of the agent that the grant was for, still the newest (LF3).
+    fn check<'a>(
+        &self,
+        state: &'a State,
+        actor: &Actor,
+    ) -> Result<(&'a Lease, &'a Member), Rejection> {
+        only_agent(actor, self.slice.cluster, self.slice.node)?;
+        let lease = state.leases.get(&self.lease).ok_or(Rejection::LeaseMissing)?;
+        if lease.terms.token != self.token {
+            return Err(Rejection::TokenMismatch);
+        }
+        let member = lease.terms.members.iter().find(|member| member.slice == self.slice);
+        let member = member.ok_or(Rejection::MemberMissing)?;
+        let node = state.nodes.get(&(self.slice.cluster, self.slice.node));
+        let newest = node.ok_or(Rejection::NodeMissing)?.boot;
+        if self.boot != member.boot || self.boot != newest {
+            return Err(Rejection::BootOld);
+        }
+        Ok((lease, member))
+    }
+}
+
+pub(super) fn confirm(state: &State, actor: &Actor, claim: Claim, now: Timestamp) -> Decision {
+    let (lease, member) = claim.check(state, actor)?;
+    let confirmed = match &lease.stage {
+        LeaseStage::Granted { confirmed, .. } => confirmed,
+        LeaseStage::Active { .. } => return Ok(Vec::new()),
+        LeaseStage::Ending { .. } => return Err(Rejection::LeaseEnding),
+    };
+    // A member that confirms again refreshes its nonce; that is the leader's business.
+    if confirmed.contains(&member.slice) {
+        return Ok(Vec::new());
+    }
+    let mut events = vec![Event::MemberConfirmed { lease: claim.lease, slice: member.slice }];
+    if confirmed.len() + 1 == lease.terms.members.len() {
+        let ends_at = now.after(lease.terms.duration);
+        events.push(Event::LeaseActivated { lease: claim.lease, ends_at });
+    }
+    Ok(events)
+}
+
+pub(super) fn refuse(
+    state: &State,
+    actor: &Actor,
+    claim: Claim,
+    reason: NackReason,
+    now: Timestamp,
+) -> Decision {
+    let (lease, member) = claim.check(state, actor)?;
+    let (id, slice) = (claim.lease, member.slice);
+    if matches!(lease.stage, LeaseStage::Active { .. }) {
+        return Err(Rejection::LeaseActive);
+    }
+    if lease.stopped.contains(&slice) {
+        return Ok(Vec::new());
+    }
+    // One refused member ends the whole (LG3). The refused slice is empty: it counts as stopped.
+    let cause = EndReason::StartFailed;
+    let mut events = vec![Event::MemberRefused { lease: id, slice, reason }];
+    events.extend(ending::begin(id, lease, cause, now));
+    if lease.stopped.len() + 1 == lease.terms.members.len() {
+        events.extend(ending::finish(state, id, cause, lease.used, now));
+    }
+    Ok(events)
+}
+
+pub(super) fn stopped(
+    state: &State,
+    actor: &Actor,
+    claim: Claim,
+    (used, outcome): (Millis, GuestOutcome),
+    now: Timestamp,
+) -> Decision {
+    let (lease, member) = claim.check(state, actor)?;
+    if lease.stopped.contains(&member.slice) {
+        return Ok(Vec::new());
+    }
+    let cause = unasked_cause(lease, used, outcome, now);
+    let stop = Stop { slice: member.slice, used, outcome };
+    Ok(ending::stop(state, claim.lease, &[stop], cause, now))
+}
+
+/// Why a lease ends whose guest stopped without being told to by the broker.
+fn unasked_cause(
+    lease: &Lease,
+    used: Millis,
+    outcome: GuestOutcome,
+    now: Timestamp,
+) -> EndReason {
+    let LeaseStage::Active { ends_at, .. } = lease.stage else {
+        return EndReason::StartFailed;
+    };
+    let is_over = now >= ends_at || used >= lease.terms.duration.as_millis();
+    match outcome {
+        GuestOutcome::Exited { code: 0 } => EndReason::Completed,
+        GuestOutcome::Exited { .. } => EndReason::GuestFailed,
+        GuestOutcome::NeverStarted => EndReason::StartFailed,
+        GuestOutcome::Stopped if is_over => EndReason::Expired,
+        // The agent stopped it by itself: its renewals went unanswered (LA2) or it drains.
+        GuestOutcome::Stopped => EndReason::AgentLost,
+    }
+}
+
+pub(super) fn release(state: &State, actor: &Actor, id: LeaseId, now: Timestamp) -> Decision {
+    let lease = state.leases.get(&id).ok_or(Rejection::LeaseMissing)?;
+    only_owner_of(actor, lease.terms.tenant, Rejection::LeaseMissing)?;
+    Ok(ending::begin(id, lease, EndReason::Released, now).into_iter().collect())
+}
+
+pub(super) fn revoke(state: &State, actor: &Actor, id: LeaseId, now: Timestamp) -> Decision {
+    only_operator(actor)?;
+    let lease = state.leases.get(&id).ok_or(Rejection::LeaseMissing)?;
+    Ok(ending::begin(id, lease, EndReason::Revoked, now).into_iter().collect())
+}
+
+pub(super) fn record_usage(state: &State, actor: &Actor, entries: &[Usage]) -> Decision {
+    only_leader(actor)?;
+    if entries.len() > USAGE_ENTRIES_MAX {
+        return Err(Rejection::TooMany);
+    }
+    // Merged by max (LB1); a lease that ended meanwhile was settled with what it reported.
+    let grown = entries.iter().filter(|entry| {
+        state.leases.get(&entry.lease).is_some_and(|lease| entry.used > lease.used)
+    });
+    Ok(grown.map(|entry| Event::UsageRecorded { lease: entry.lease, used: entry.used }).collect())
+}

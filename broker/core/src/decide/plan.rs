@@ -1,0 +1,251 @@
+//! The leader's plan, judged group by group: what the matcher hoped for is checked again here.
+
+use std::collections::BTreeSet;
+
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::commands::{PlanGroup, PlanMember};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId, Token};
+use sublet_protocol::leases::{EndReason, LeaseTerms, Member};
+use sublet_protocol::money::{self, Account, Line, MicroCredits, Price};
+use sublet_protocol::offers::OfferTerms;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::{RequestSpec, Tier};
+use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
+
+use super::{Decision, ending};
+use crate::fit::{self, Candidate};
+use crate::state::{LeaseStage, Offer, Request, RequestStage, State};
+
+pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
+    let id = group.request();
+    let request = state.requests.get(&id).ok_or(Rejection::RequestMissing)?;
+    if !request.is_waiting() {
+        return Err(Rejection::RequestNotWaiting);
+    }
+    match group {
+        PlanGroup::Grant { members, .. } => grant(state, id, request, members, now),
+        PlanGroup::Preempt { victims, freed, members, .. } => {
+            preempt(state, (id, request), (victims, freed), members, now)
+        }
+    }
+}
+
+/// The open offer that a plan's member means, if it still stands and is not kept for another.
+fn offer_of<'a>(
+    state: &'a State,
+    request: RequestId,
+    member: &PlanMember,
+    now: Timestamp,
+) -> Result<&'a Offer, Rejection> {
+    let offer = state.offers.get(&member.slice).ok_or(Rejection::OfferMissing)?;
+    if offer.terms.generation != member.generation {
+        return Err(Rejection::OfferOld);
+    }
+    if offer.expires_at <= now {
+        return Err(Rejection::OfferExpired);
+    }
+    match state.pledged.get(&member.slice) {
+        Some(other) if *other != request => Err(Rejection::SlicePledged),
+        Some(_) | None => Ok(offer),
+    }
+}
+
+fn are_distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
+    let mut seen = BTreeSet::new();
+    items.into_iter().all(|item| seen.insert(item))
+}
+
+/// What all slices of a group have in common.
+struct Common {
+    cluster: ClusterId,
+    owner: TenantId,
+    model: GpuModel,
+    gpu: GpuMilli,
+    price: Price,
+}
+
+/// Whether the slices together can serve the request: each fits, they are alike and stand as
+/// asked, the price is posted and allowed, the quota has room.
+fn judge(
+    state: &State,
+    request: &Request,
+    slices: &[Candidate<'_>],
+    now: Timestamp,
+) -> Result<Common, Rejection> {
+    let spec = &request.spec;
+    let fits = |candidate: &Candidate<'_>| fit::misfit(state, spec, candidate, now).is_none();
+    if !slices.iter().all(fits) || !fit::stand_as_asked(spec.placement, slices) {
+        return Err(Rejection::SliceUnfit);
+    }
+    let first = slices.first().ok_or(Rejection::PlanCount)?;
+    let (model, gpu) = (first.capacity.model, first.capacity.gpu);
+    if slices.iter().any(|other| (other.capacity.model, other.capacity.gpu) != (model, gpu)) {
+        return Err(Rejection::SliceUnfit);
+    }
+    let cluster = first.slice.cluster;
+    let owner = state.clusters.get(&cluster).ok_or(Rejection::ClusterMissing)?.owner;
+    let price = state.prices.get(&(owner, model, spec.class.tier()));
+    let price = *price.ok_or(Rejection::PriceMissing)?;
+    if spec.max_price.is_some_and(|cap| price.per_gpu_hour > cap) {
+        return Err(Rejection::PriceTooHigh);
+    }
+    let count = u64::try_from(slices.len()).map_err(|_| Rejection::PlanCount)?;
+    let wanted = gpu.checked_mul(count).ok_or(Rejection::QuotaExceeded)?;
+    if wanted > fit::quota_left(state, request.tenant, model) {
+        return Err(Rejection::QuotaExceeded);
+    }
+    Ok(Common { cluster, owner, model, gpu, price })
+}
+
+fn is_asked_count(spec: &RequestSpec, given: usize) -> bool {
+    usize::try_from(spec.count).is_ok_and(|asked| asked == given)
+}
+
+fn grant(
+    state: &State,
+    id: RequestId,
+    request: &Request,
+    plan: &[PlanMember],
+    now: Timestamp,
+) -> Decision {
+    if !is_asked_count(&request.spec, plan.len()) {
+        return Err(Rejection::PlanCount);
+    }
+    if !are_distinct(plan.iter().map(|member| member.slice)) {
+        return Err(Rejection::PlanMalformed);
+    }
+    let offers: Vec<&Offer> = plan
+        .iter()
+        .map(|member| offer_of(state, id, member, now))
+        .collect::<Result<_, Rejection>>()?;
+    let slices: Vec<Candidate<'_>> = offers.iter().map(|offer| Candidate::of(offer)).collect();
+    let common = judge(state, request, &slices, now)?;
+    let terms = terms(state, (id, request), &offers, &common)?;
+    let lines = vec![
+        Line::debit(Account::Expense(terms.tenant), terms.hold),
+        Line::credit(Account::Hold(terms.tenant), terms.hold),
+    ];
+    let lines = if terms.hold == MicroCredits::ZERO { Vec::new() } else { lines };
+    let mut events = Vec::new();
+    if matches!(request.stage, RequestStage::Pledged { .. }) {
+        events.push(Event::PledgeEnded { request: id });
+    }
+    events.push(Event::LeaseGranted { terms, lines });
+    Ok(events)
+}
+
+fn terms(
+    state: &State,
+    (id, request): (RequestId, &Request),
+    offers: &[&Offer],
+    common: &Common,
+) -> Result<LeaseTerms, Rejection> {
+    let spec = &request.spec;
+    let attempt = request.attempts.checked_add(1).ok_or(Rejection::CounterExhausted)?;
+    let lease = LeaseId::derive(id, attempt);
+    if state.leases.contains_key(&lease) {
+        return Err(Rejection::LeaseExists);
+    }
+    let counter = state.tokens.checked_add(1).ok_or(Rejection::CounterExhausted)?;
+    let (_, epoch) = state.cell.ok_or(Rejection::CellMissing)?;
+    let mut members: Vec<Member> = offers.iter().map(|offer| member(offer)).collect();
+    members.sort_by_key(|member| member.slice);
+    let mut terms = LeaseTerms {
+        lease,
+        request: id,
+        attempt,
+        tenant: request.tenant,
+        owner: common.owner,
+        project: spec.project,
+        cluster: common.cluster,
+        class: spec.class,
+        token: Token { epoch, counter },
+        model: common.model,
+        gpu: common.gpu,
+        members,
+        price: common.price,
+        duration: spec.duration,
+        hold: MicroCredits::ZERO,
+        grace: grace(state, spec.class.tier()),
+        workload: spec.workload,
+    };
+    let hold = money::cost_half_even(terms.price, terms.gpu_total(), terms.duration.as_millis());
+    terms.hold = hold.ok_or(Rejection::CostTooLarge)?;
+    let held = state.tenants.get(&request.tenant).ok_or(Rejection::TenantMissing)?.hold;
+    held.checked_add(terms.hold).ok_or(Rejection::CostTooLarge)?;
+    Ok(terms)
+}
+
+fn member(offer: &Offer) -> Member {
+    let OfferTerms { slice, generation, boot, capacity, .. } = *offer.terms();
+    Member { slice, generation, boot, capacity }
+}
+
+fn grace(state: &State, tier: Tier) -> Seconds {
+    match tier {
+        Tier::Opportunistic => state.policy.owner_grace_opportunistic,
+        Tier::Standard | Tier::Reserved => state.policy.owner_grace,
+    }
+}
+
+fn preempt(
+    state: &State,
+    (id, request): (RequestId, &Request),
+    (victims, freed): (&[LeaseId], &[SliceId]),
+    free: &[PlanMember],
+    now: Timestamp,
+) -> Decision {
+    // One pledge at a time: what is on its way is waited for.
+    if matches!(request.stage, RequestStage::Pledged { .. }) {
+        return Err(Rejection::RequestNotWaiting);
+    }
+    let slices_distinct = are_distinct(free.iter().map(|member| member.slice));
+    let is_distinct = slices_distinct && are_distinct(freed.iter()) && are_distinct(victims.iter());
+    if victims.is_empty() || !is_distinct {
+        return Err(Rejection::PlanMalformed);
+    }
+    let tier = request.spec.class.tier();
+    if !victims.iter().all(|victim| fit::is_preemptible(state, *victim, tier, now)) {
+        return Err(Rejection::VictimProtected);
+    }
+    let offers: Vec<&Offer> = free
+        .iter()
+        .map(|member| offer_of(state, id, member, now))
+        .collect::<Result<_, Rejection>>()?;
+    let mut slices: Vec<Candidate<'_>> = offers.iter().map(|offer| Candidate::of(offer)).collect();
+    let asked = usize::try_from(request.spec.count).map_err(|_| Rejection::PlanCount)?;
+    let total = slices.len() + freed.len();
+    for victim in victims {
+        let usable = fit::freed_by(state, *victim, &request.spec, now);
+        let given = usable.into_iter().filter(|candidate| freed.contains(&candidate.slice));
+        let before = slices.len();
+        slices.extend(given);
+        // Every victim is needed: without what it gives there is too little.
+        if total - (slices.len() - before) >= asked {
+            return Err(Rejection::VictimsUseless);
+        }
+    }
+    if slices.len() != total || total != asked {
+        return Err(Rejection::VictimsUseless);
+    }
+    judge(state, request, &slices, now)?;
+    let kept: Vec<SliceId> = slices.iter().map(|candidate| candidate.slice).collect();
+    let mut events: Vec<Event> = victims
+        .iter()
+        .filter_map(|victim| {
+            ending::begin(*victim, &state.leases[victim], EndReason::Preempted, now)
+        })
+        .collect();
+    let until = now.after(state.policy.pledge);
+    events.push(Event::CapacityPledged { request: id, slices: kept, until });
+    Ok(events)
+}
+
+/// Whether a lease could be a victim at all: it runs or prepares, and nobody ends it yet.
+pub(crate) fn is_running(stage: &LeaseStage) -> bool {
+    match stage {
+        LeaseStage::Granted { .. } | LeaseStage::Active { .. } => true,
+        LeaseStage::Ending { .. } => false,
+    }
+}

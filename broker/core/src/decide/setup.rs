@@ -1,0 +1,121 @@
+//! Founding the cell; its policy, tenants, clusters, quotas and prices.
+
+use sublet_protocol::commands::Actor;
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{CellId, ClusterId, GpuModel, Region, TenantId};
+use sublet_protocol::money::{MicroCredits, Price};
+use sublet_protocol::policy::Policy;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::Tier;
+use sublet_protocol::units::GpuMilli;
+
+use super::{Decision, only_operator, only_owner_of};
+use crate::state::State;
+
+/// Most a quota can be: 10⁹ GPUs, so that sums of quotas and usage never overflow.
+const QUOTA_MAX: GpuMilli = GpuMilli::new(1_000_000_000_000);
+/// Highest price: one million currency units per GPU-hour.
+const PRICE_MAX: MicroCredits = MicroCredits::new(1_000_000 * MicroCredits::PER_UNIT);
+
+pub(super) fn create_cell(
+    state: &State,
+    actor: &Actor,
+    cell: CellId,
+    policy: &Policy,
+) -> Decision {
+    match actor {
+        Actor::Operator { .. } | Actor::Leader => {}
+        Actor::Tenant { .. } | Actor::Agent { .. } => return Err(Rejection::NotAllowed),
+    }
+    if state.cell.is_some() {
+        return Err(Rejection::CellExists);
+    }
+    policy.validate().map_err(|_| Rejection::PolicyInvalid)?;
+    Ok(vec![Event::CellCreated { cell, epoch: 0, policy: policy.clone() }])
+}
+
+pub(super) fn set_policy(state: &State, actor: &Actor, policy: &Policy) -> Decision {
+    only_operator(actor)?;
+    policy.validate().map_err(|_| Rejection::PolicyInvalid)?;
+    // Amounts already in the books are of the old currency.
+    if policy.currency != state.policy.currency {
+        return Err(Rejection::PolicyInvalid);
+    }
+    if *policy == state.policy {
+        return Ok(Vec::new());
+    }
+    Ok(vec![Event::PolicySet { policy: policy.clone() }])
+}
+
+pub(super) fn create_tenant(
+    state: &State,
+    actor: &Actor,
+    tenant: TenantId,
+    parent: Option<TenantId>,
+) -> Decision {
+    only_operator(actor)?;
+    if state.tenants.contains_key(&tenant) {
+        return Err(Rejection::TenantExists);
+    }
+    // A parent must exist before its child, so the tree has no cycle.
+    if parent.is_some_and(|parent| !state.tenants.contains_key(&parent)) {
+        return Err(Rejection::TenantMissing);
+    }
+    Ok(vec![Event::TenantCreated { tenant, parent }])
+}
+
+pub(super) fn set_quota(
+    state: &State,
+    actor: &Actor,
+    tenant: TenantId,
+    model: GpuModel,
+    nominal: GpuMilli,
+) -> Decision {
+    only_operator(actor)?;
+    let entry = state.tenants.get(&tenant).ok_or(Rejection::TenantMissing)?;
+    if nominal > QUOTA_MAX {
+        return Err(Rejection::QuotaInvalid);
+    }
+    if entry.quotas.get(&model).is_some_and(|quota| quota.nominal == nominal) {
+        return Ok(Vec::new());
+    }
+    Ok(vec![Event::QuotaSet { tenant, model, nominal }])
+}
+
+pub(super) fn create_cluster(
+    state: &State,
+    actor: &Actor,
+    cluster: ClusterId,
+    (owner, region, devices_max): (TenantId, Region, u32),
+) -> Decision {
+    only_operator(actor)?;
+    if state.clusters.contains_key(&cluster) {
+        return Err(Rejection::ClusterExists);
+    }
+    if !state.tenants.contains_key(&owner) {
+        return Err(Rejection::TenantMissing);
+    }
+    Ok(vec![Event::ClusterCreated { cluster, owner, region, devices_max }])
+}
+
+pub(super) fn set_price(
+    state: &State,
+    actor: &Actor,
+    (owner, model, tier): (TenantId, GpuModel, Tier),
+    per_gpu_hour: MicroCredits,
+) -> Decision {
+    only_owner_of(actor, owner, Rejection::TenantMissing)?;
+    if !state.tenants.contains_key(&owner) {
+        return Err(Rejection::TenantMissing);
+    }
+    if per_gpu_hour < MicroCredits::ZERO || per_gpu_hour > PRICE_MAX {
+        return Err(Rejection::PriceInvalid);
+    }
+    let known = state.prices.get(&(owner, model, tier));
+    if known.is_some_and(|price| price.per_gpu_hour == per_gpu_hour) {
+        return Ok(Vec::new());
+    }
+    let version = known.map_or(Some(1), |price| price.version.checked_add(1));
+    let version = version.ok_or(Rejection::CounterExhausted)?;
+    Ok(vec![Event::PriceSet { owner, model, tier, price: Price { per_gpu_hour, version } }])
+}

@@ -1,0 +1,311 @@
+//! `evolve`: records a fact in the state. Nothing else changes it.
+//!
+//! It cannot fail: an event was decided on the very state it is folded into. An event that does not
+//! fit is a bug (or another cell's journal), and stops the process.
+
+use std::collections::BTreeSet;
+
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
+use sublet_protocol::leases::{EndReason, LeaseTerms};
+use sublet_protocol::money::MicroCredits;
+use sublet_protocol::offers::OfferTerms;
+use sublet_protocol::records::Record;
+use sublet_protocol::units::{GpuMilli, Timestamp};
+
+use crate::state::{
+    Cluster, Due, KeyEntry, Lease, LeaseStage, Node, Offer, Quota, Request, RequestStage, State, Tenant,
+};
+
+const LIVE_LEASE: &str = "INV-12: an event names a lease that is live";
+const LIVE_REQUEST: &str = "INV-12: an event names a request that is open";
+const KNOWN_TENANT: &str = "INV-12: an event names a tenant that exists";
+const KNOWN_CLUSTER: &str = "INV-12: an event names a cluster that exists";
+
+/// Folds a record into the state.
+///
+/// # Panics
+/// When the record is not the next one, or names what does not exist.
+pub fn fold(state: &mut State, record: &Record) {
+    assert_eq!(record.index, state.next_index, "INV-12: records are folded in order, each once");
+    evolve(state, record.time, &record.event);
+}
+
+/// Records a fact that happened `at` this ledger time.
+///
+/// # Panics
+/// When time goes back, or the event names what does not exist.
+pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
+    assert!(at >= state.now, "INV-6: ledger time never goes back");
+    state.now = at;
+    match event {
+        Event::CellCreated { cell, epoch, policy } => {
+            state.cell = Some((*cell, *epoch));
+            state.policy = policy.clone();
+            state.sealed_at = at;
+        }
+        Event::PolicySet { policy } => state.policy = policy.clone(),
+        Event::TenantCreated { tenant, parent } => tenant_created(state, *tenant, *parent),
+        Event::QuotaSet { tenant, model, nominal } => {
+            let quota = Quota { nominal: *nominal, binds_after: state.tokens };
+            tenant_mut(state, *tenant).quotas.insert(*model, quota);
+        }
+        Event::ClusterCreated { cluster, owner, region, devices_max } => {
+            let fresh = Cluster {
+                owner: *owner,
+                region: *region,
+                devices_max: *devices_max,
+                devices: std::collections::BTreeMap::new(),
+                open_offers: 0,
+                created_at: at,
+            };
+            state.clusters.insert(*cluster, fresh);
+        }
+        Event::PriceSet { owner, model, tier, price } => {
+            state.prices.insert((*owner, *model, *tier), *price);
+        }
+        Event::NodeRegistered { cluster, node, boot, host } => {
+            let fresh = Node {
+                boot: *boot,
+                host: *host,
+                is_silent: false,
+                generations: std::collections::BTreeMap::new(),
+                registered_at: at,
+            };
+            state.nodes.insert((*cluster, *node), fresh);
+        }
+        Event::NodeSilenced { cluster, node, .. } => {
+            if let Some(node) = state.nodes.get_mut(&(*cluster, *node)) {
+                node.is_silent = true;
+            }
+        }
+        Event::CapacityOffered { offer, expires_at } => offered(state, offer, *expires_at),
+        Event::OfferRescinded { slice, generation, .. } => {
+            remember_generation(state, *slice, *generation);
+            remove_offer(state, *slice);
+        }
+        Event::RequestSubmitted { request, tenant, spec } => {
+            let fresh = Request {
+                tenant: *tenant,
+                spec: spec.clone(),
+                submitted_at: at,
+                since: at,
+                stage: RequestStage::Waiting,
+                attempts: 0,
+                failed_starts: 0,
+                recalls: 0,
+            };
+            state.requests.insert(*request, fresh);
+            state.waiting.insert(*request);
+            tenant_mut(state, *tenant).open_requests += 1;
+        }
+        Event::RequestRefused { .. } => {}
+        Event::RequestCancelled { request, tenant } | Event::RequestClosed { request, tenant, .. } => {
+            state.requests.remove(request);
+            state.waiting.remove(request);
+            tenant_mut(state, *tenant).open_requests -= 1;
+        }
+        Event::RequestRequeued { request, reason, .. } => requeued(state, *request, *reason),
+        Event::CapacityPledged { request, slices, until } => {
+            pledged(state, *request, slices, *until);
+        }
+        Event::PledgeEnded { request } => pledge_ended(state, *request),
+        Event::LeaseGranted { terms, .. } => granted(state, terms),
+        Event::MemberConfirmed { lease, slice } => {
+            if let LeaseStage::Granted { confirmed, .. } = &mut lease_mut(state, *lease).stage {
+                confirmed.insert(*slice);
+            }
+        }
+        Event::MemberRefused { lease, slice, .. } => {
+            lease_mut(state, *lease).stopped.insert(*slice);
+        }
+        Event::LeaseActivated { lease, ends_at } => {
+            remove_lease_due(state, *lease);
+            lease_mut(state, *lease).stage = LeaseStage::Active { since: at, ends_at: *ends_at };
+            state.due.insert((*ends_at, Due::End(*lease)));
+        }
+        Event::UsageRecorded { lease, used } => {
+            let lease = lease_mut(state, *lease);
+            lease.used = lease.used.max(*used);
+        }
+        Event::LeaseEnding { lease, cause, deadline } => {
+            remove_lease_due(state, *lease);
+            let lease = lease_mut(state, *lease);
+            let active_since = lease.active_since();
+            lease.stage =
+                LeaseStage::Ending { cause: *cause, deadline: *deadline, active_since };
+        }
+        Event::MemberStopped { lease, slice, used, .. } => {
+            let lease = lease_mut(state, *lease);
+            lease.used = lease.used.max(*used);
+            lease.stopped.insert(*slice);
+        }
+        Event::LeaseEnded { lease, .. } => ended(state, *lease),
+        Event::TailSealed { .. } => {
+            state.unsealed_from = state.next_index;
+            state.sealed_at = at;
+        }
+        Event::KeyUsed { tenant, key, first } => {
+            let entry = KeyEntry { body: key.body, first: *first, used_at: at };
+            state.keys.insert((*tenant, key.key), entry);
+            state.keys_by_time.insert((at, *tenant, key.key));
+            *key_count(state, *tenant) += 1;
+        }
+        Event::KeysForgotten { before } => keys_forgotten(state, *before),
+    }
+    state.next_index += 1;
+}
+
+fn tenant_mut(state: &mut State, tenant: TenantId) -> &mut Tenant {
+    state.tenants.get_mut(&tenant).expect(KNOWN_TENANT)
+}
+
+fn lease_mut(state: &mut State, lease: LeaseId) -> &mut Lease {
+    state.leases.get_mut(&lease).expect(LIVE_LEASE)
+}
+
+fn key_count(state: &mut State, scope: Option<TenantId>) -> &mut u32 {
+    match scope {
+        Some(tenant) => &mut tenant_mut(state, tenant).keys,
+        None => &mut state.operator_keys,
+    }
+}
+
+fn tenant_created(state: &mut State, tenant: TenantId, parent: Option<TenantId>) {
+    let fresh = Tenant {
+        parent,
+        quotas: std::collections::BTreeMap::new(),
+        held: std::collections::BTreeMap::new(),
+        open_requests: 0,
+        keys: 0,
+        hold: MicroCredits::ZERO,
+        created_at: state.now,
+    };
+    state.tenants.insert(tenant, fresh);
+}
+
+fn remember_generation(state: &mut State, slice: SliceId, generation: u64) {
+    let node = state.nodes.get_mut(&(slice.cluster, slice.node));
+    let node = node.expect("INV-12: an event names a node that has registered");
+    let known = node.generations.entry((slice.device, slice.part)).or_default();
+    *known = generation.max(*known);
+}
+
+fn offered(state: &mut State, offer: &OfferTerms, expires_at: Timestamp) {
+    let slice = offer.slice;
+    remove_offer(state, slice);
+    remember_generation(state, slice, offer.generation);
+    if let Some(node) = state.nodes.get_mut(&(slice.cluster, slice.node)) {
+        node.is_silent = false;
+    }
+    let cluster = state.clusters.get_mut(&slice.cluster).expect(KNOWN_CLUSTER);
+    cluster.open_offers += 1;
+    cluster.devices.insert(slice.device, slice.node);
+    state.offers.insert(slice, Offer { terms: *offer, offered_at: state.now, expires_at });
+    state.due.insert((expires_at, Due::Offer(slice)));
+}
+
+fn remove_offer(state: &mut State, slice: SliceId) {
+    let Some(offer) = state.offers.remove(&slice) else { return };
+    state.due.remove(&(offer.expires_at, Due::Offer(slice)));
+    state.clusters.get_mut(&slice.cluster).expect(KNOWN_CLUSTER).open_offers -= 1;
+}
+
+fn requeued(state: &mut State, request: RequestId, reason: EndReason) {
+    let now = state.now;
+    let entry = state.requests.get_mut(&request).expect(LIVE_REQUEST);
+    entry.stage = RequestStage::Waiting;
+    entry.since = now;
+    match reason {
+        EndReason::StartFailed => entry.failed_starts += 1,
+        _recall => entry.recalls += 1,
+    }
+    state.waiting.insert(request);
+}
+
+fn pledged(state: &mut State, request: RequestId, slices: &[SliceId], until: Timestamp) {
+    let entry = state.requests.get_mut(&request).expect(LIVE_REQUEST);
+    entry.stage = RequestStage::Pledged { slices: slices.iter().copied().collect(), until };
+    state.pledged.extend(slices.iter().map(|slice| (*slice, request)));
+    state.due.insert((until, Due::Pledge(request)));
+}
+
+fn pledge_ended(state: &mut State, request: RequestId) {
+    let entry = state.requests.get_mut(&request).expect(LIVE_REQUEST);
+    if let RequestStage::Pledged { slices, until } = &entry.stage {
+        for slice in slices {
+            state.pledged.remove(slice);
+        }
+        state.due.remove(&(*until, Due::Pledge(request)));
+        entry.stage = RequestStage::Waiting;
+    }
+}
+
+fn granted(state: &mut State, terms: &LeaseTerms) {
+    let lease = terms.lease;
+    for member in &terms.members {
+        remove_offer(state, member.slice);
+        state.leased.insert(member.slice, lease);
+    }
+    let now = state.now;
+    let request = state.requests.get_mut(&terms.request).expect(LIVE_REQUEST);
+    request.stage = RequestStage::Granted { lease };
+    request.since = now;
+    request.attempts = terms.attempt;
+    state.waiting.remove(&terms.request);
+    let tenant = tenant_mut(state, terms.tenant);
+    let held = tenant.held.entry(terms.model).or_default();
+    *held = held.saturating_add(terms.gpu_total());
+    tenant.hold = tenant.hold.checked_add(terms.hold).expect("the hold was checked when decided");
+    state.tokens = terms.token.counter;
+    let start_by = now.after(state.policy.start_timeout);
+    let stage = LeaseStage::Granted { start_by, confirmed: BTreeSet::new() };
+    let fresh = Lease {
+        terms: terms.clone(),
+        granted_at: now,
+        stage,
+        stopped: BTreeSet::new(),
+        used: sublet_protocol::units::Millis::ZERO,
+    };
+    state.leases.insert(lease, fresh);
+    state.due.insert((start_by, Due::Start(lease)));
+}
+
+fn remove_lease_due(state: &mut State, lease: LeaseId) {
+    match state.leases.get(&lease).expect(LIVE_LEASE).stage {
+        LeaseStage::Granted { start_by, .. } => state.due.remove(&(start_by, Due::Start(lease))),
+        LeaseStage::Active { ends_at, .. } => state.due.remove(&(ends_at, Due::End(lease))),
+        LeaseStage::Ending { .. } => false,
+    };
+}
+
+fn ended(state: &mut State, lease: LeaseId) {
+    remove_lease_due(state, lease);
+    let over = state.leases.remove(&lease).expect(LIVE_LEASE);
+    for member in &over.terms.members {
+        state.leased.remove(&member.slice);
+    }
+    let tenant = tenant_mut(state, over.terms.tenant);
+    release_quota(tenant, over.terms.model, over.terms.gpu_total());
+    tenant.hold = tenant.hold.checked_sub(over.terms.hold).expect("INV-13: the hold was open");
+}
+
+fn release_quota(tenant: &mut Tenant, model: GpuModel, amount: GpuMilli) {
+    let held = tenant.held.get_mut(&model).expect("INV-2: what is released was held");
+    *held = held.checked_sub(amount).expect("INV-2: what is released was held");
+    if *held == GpuMilli::ZERO {
+        tenant.held.remove(&model);
+    }
+}
+
+fn keys_forgotten(state: &mut State, before: Timestamp) {
+    while let Some((used_at, scope, key)) = state.keys_by_time.first().copied() {
+        if used_at >= before {
+            return;
+        }
+        state.keys_by_time.remove(&(used_at, scope, key));
+        state.keys.remove(&(scope, key));
+        *key_count(state, scope) -= 1;
+    }
+}

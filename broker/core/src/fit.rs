@@ -1,0 +1,131 @@
+//! Whether a slice meets a request: the hard rules, one place for the judge and for the matcher.
+
+use sublet_protocol::capacity::{Capacity, Isolation, SliceId};
+use sublet_protocol::ids::{GpuModel, LeaseId, TenantId};
+use sublet_protocol::offers::IdleFor;
+use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier, WaitReason};
+use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
+
+use crate::decide::is_running;
+use crate::state::{Offer, State};
+
+/// A slice that might serve a request: offered now, or freed by a victim.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub(crate) slice: SliceId,
+    pub(crate) capacity: &'a Capacity,
+    /// How long it will stay idle and since when that was said; unknown for what a victim frees.
+    pub(crate) idle: Option<(IdleFor, Timestamp)>,
+}
+
+impl<'a> Candidate<'a> {
+    pub(crate) fn of(offer: &'a Offer) -> Candidate<'a> {
+        let terms = offer.terms();
+        let idle = Some((terms.idle_for, offer.offered_at()));
+        Candidate { slice: terms.slice, capacity: &terms.capacity, idle }
+    }
+}
+
+/// The first hard rule that keeps the slice from serving the request; none if it fits.
+///
+/// Prices, quotas and placement concern a group of slices and are judged there.
+pub(crate) fn misfit(
+    state: &State,
+    spec: &RequestSpec,
+    candidate: &Candidate<'_>,
+    now: Timestamp,
+) -> Option<WaitReason> {
+    let capacity = candidate.capacity;
+    if !spec.models.is_empty() && !spec.models.contains(&capacity.model) {
+        return Some(WaitReason::Model);
+    }
+    let region = state.clusters.get(&candidate.slice.cluster).map(|cluster| cluster.region);
+    if !spec.regions.is_empty() && region.is_none_or(|region| !spec.regions.contains(&region)) {
+        return Some(WaitReason::Region);
+    }
+    if !is_isolation_allowed(spec.class, capacity.isolation) {
+        return Some(WaitReason::Isolation);
+    }
+    if capacity.gpu < spec.gpu || capacity.memory < spec.memory {
+        return Some(WaitReason::Memory);
+    }
+    if capacity.cpu < spec.cpu || capacity.host_memory < spec.host_memory {
+        return Some(WaitReason::Host);
+    }
+    let lasts = candidate.idle.is_none_or(|(idle, said_at)| {
+        let left = promised(idle, spec.class.tier()).map(|whole| {
+            whole.as_millis().saturating_sub(now.since(said_at))
+        });
+        left.is_none_or(|left| left >= needed(spec))
+    });
+    if lasts { None } else { Some(WaitReason::Duration) }
+}
+
+/// Latency-critical work and training get hardware of their own; the rest takes any kind.
+const fn is_isolation_allowed(class: Class, isolation: Isolation) -> bool {
+    match (class, isolation) {
+        (_, Isolation::Exclusive | Isolation::Mig) | (Class::Batch | Class::Experiment, _) => true,
+        (Class::Latency | Class::Training, Isolation::Mps | Isolation::TimeSlice) => false,
+    }
+}
+
+/// How much idle time a tier may rely on. The lowest takes any: it is the first to go.
+const fn promised(idle: IdleFor, tier: Tier) -> Option<Seconds> {
+    match tier {
+        Tier::Reserved => Some(idle.p10),
+        Tier::Standard => Some(idle.p50),
+        Tier::Opportunistic => None,
+    }
+}
+
+/// How long the request will really run: predicted if it was asked, else as declared.
+fn needed(spec: &RequestSpec) -> Millis {
+    let declared = spec.duration;
+    let predicted = spec.prediction.map_or(declared, |prediction| prediction.duration_q50);
+    predicted.min(declared).as_millis()
+}
+
+/// Whether the slices are in one cluster, and on one node or island if that was asked.
+pub(crate) fn stand_as_asked(placement: Placement, slices: &[Candidate<'_>]) -> bool {
+    let Some(first) = slices.first() else { return false };
+    slices.iter().all(|other| {
+        let (a, b) = (&first.slice, &other.slice);
+        let same_node = a.cluster == b.cluster && a.node == b.node;
+        match placement {
+            Placement::Cluster => a.cluster == b.cluster,
+            Placement::Node => same_node,
+            Placement::Island => same_node && first.capacity.island == other.capacity.island,
+        }
+    })
+}
+
+/// How much more of `model` the tenant may hold.
+pub(crate) fn quota_left(state: &State, tenant: TenantId, model: GpuModel) -> GpuMilli {
+    let entry = state.tenants.get(&tenant);
+    entry.map_or(GpuMilli::ZERO, |tenant| tenant.quota(model).saturating_sub(tenant.held(model)))
+}
+
+/// Whether the lease may be ended for a request of `tier`: strictly lower, not ending, and past its
+/// minimum run time if it is active.
+pub(crate) fn is_preemptible(state: &State, lease: LeaseId, tier: Tier, now: Timestamp) -> bool {
+    let Some(lease) = state.leases.get(&lease) else { return false };
+    let min_run = state.policy.min_run.as_millis();
+    let has_run = lease.active_since().is_none_or(|since| now.since(since) >= min_run);
+    lease.terms.tier() < tier && is_running(&lease.stage) && has_run
+}
+
+/// The slices of a lease that would serve the request once it is gone, and are kept for nobody.
+pub(crate) fn freed_by<'a>(
+    state: &'a State,
+    lease: LeaseId,
+    spec: &RequestSpec,
+    now: Timestamp,
+) -> Vec<Candidate<'a>> {
+    let members = state.leases.get(&lease).map_or(&[][..], |lease| &lease.terms.members);
+    members
+        .iter()
+        .map(|member| Candidate { slice: member.slice, capacity: &member.capacity, idle: None })
+        .filter(|candidate| !state.pledged.contains_key(&candidate.slice))
+        .filter(|candidate| misfit(state, spec, candidate, now).is_none())
+        .collect()
+}

@@ -1,0 +1,252 @@
+//! The invariants of the lease protocol that can be seen in one committed state.
+//!
+//! The same functions run after every command in tests, simulations and `sublet dev`, and on a
+//! sample of commands in production, where they feed a counter. Those that compare replicas or look
+//! at time (3, 7 to 11) are checked by the simulator; money per event (4) and `State = fold(journal)`
+//! (12) also where the journal is at hand.
+
+use std::collections::BTreeMap;
+
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::ids::{GpuModel, LeaseId, TenantId};
+use sublet_protocol::money::MicroCredits;
+use sublet_protocol::units::GpuMilli;
+
+use crate::state::{Due, LeaseStage, RequestStage, State};
+
+/// A rule that a state breaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Which invariant, as numbered in the protocol.
+    pub invariant: u8,
+    /// What was found.
+    pub what: String,
+}
+
+type Check = fn(&State) -> Vec<Violation>;
+
+/// Every check of a single state, in ascending order of its number.
+pub const CHECKS: [(u8, Check); 8] = [
+    (1, no_overlapping_leases),
+    (2, within_quota),
+    (4, holds_are_priced),
+    (5, one_answer_per_key),
+    (6, tokens_increase),
+    (13, holds_match_leases),
+    (14, bounded),
+    (15, grants_are_sound),
+];
+
+/// Runs every check; empty if all hold.
+#[must_use]
+pub fn check(state: &State) -> Vec<Violation> {
+    CHECKS.iter().flat_map(|(_, check)| check(state)).collect()
+}
+
+fn violation(invariant: u8, what: String) -> Violation {
+    Violation { invariant, what }
+}
+
+/// INV-1: no two overlapping live slices; what is leased is not offered.
+fn no_overlapping_leases(state: &State) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut live: Vec<(SliceId, LeaseId)> = Vec::new();
+    for (id, lease) in &state.leases {
+        live.extend(lease.terms.members.iter().map(|member| (member.slice, *id)));
+    }
+    live.sort();
+    for pair in live.windows(2) {
+        let [(a, first), (b, second)] = pair else { continue };
+        let same_device = (a.cluster, a.node, a.device) == (b.cluster, b.node, b.device);
+        if same_device && a.part.overlaps(b.part) {
+            found.push(violation(1, format!("{first} and {second} overlap on {a} and {b}")));
+        }
+    }
+    let both = live.iter().filter(|(slice, _)| state.offers.contains_key(slice));
+    found.extend(both.map(|(slice, id)| violation(1, format!("{slice} of {id} is offered"))));
+    let index: BTreeMap<SliceId, LeaseId> = live.into_iter().collect();
+    if index != state.leased {
+        found.push(violation(1, "the index of leased slices is not that of the leases".into()));
+    }
+    found
+}
+
+/// INV-2: per tenant and model, what is held is the sum of its leases, and at most its quota.
+///
+/// A quota that is cut below what is held leaves older leases over it until they end. Whoever is
+/// over its quota has therefore had no grant since the quota was set.
+fn within_quota(state: &State) -> Vec<Violation> {
+    let mut sums: BTreeMap<(TenantId, GpuModel), (GpuMilli, u64)> = BTreeMap::new();
+    for lease in state.leases.values() {
+        let terms = &lease.terms;
+        let (sum, newest) = sums.entry((terms.tenant, terms.model)).or_default();
+        *sum = sum.saturating_add(terms.gpu_total());
+        *newest = terms.token.counter.max(*newest);
+    }
+    let mut found = Vec::new();
+    for ((id, model), (sum, newest)) in &sums {
+        let Some(tenant) = state.tenants.get(id) else {
+            found.push(violation(2, format!("{id} holds {model} and does not exist")));
+            continue;
+        };
+        let held = tenant.held(*model);
+        if held != *sum {
+            found.push(violation(2, format!("{id} holds {sum} of {model}, not {held}")));
+        }
+        let binds_after = tenant.quotas.get(model).map_or(0, |quota| quota.binds_after);
+        if held > tenant.quota(*model) && *newest > binds_after {
+            found.push(violation(2, format!("{id} was granted {model} over its quota")));
+        }
+    }
+    for (id, tenant) in &state.tenants {
+        let idle = tenant.held.keys().filter(|model| !sums.contains_key(&(*id, **model)));
+        found.extend(idle.map(|model| violation(2, format!("{id} holds {model} by no lease"))));
+    }
+    found
+}
+
+/// INV-4, the part seen in the state: each hold is the whole duration at the frozen price.
+fn holds_are_priced(state: &State) -> Vec<Violation> {
+    let priced = state.leases.iter().filter(|(_, lease)| {
+        let terms = &lease.terms;
+        let span = terms.duration.as_millis();
+        let cost = sublet_protocol::money::cost_half_even(terms.price, terms.gpu_total(), span);
+        cost != Some(terms.hold)
+    });
+    priced.map(|(id, _)| violation(4, format!("the hold of {id} is not its worst case"))).collect()
+}
+
+/// INV-5: at most one record per tenant and key, and the indexes agree.
+fn one_answer_per_key(state: &State) -> Vec<Violation> {
+    let mut found = Vec::new();
+    if state.keys.len() != state.keys_by_time.len() {
+        found.push(violation(5, "keys and keys by time differ in number".into()));
+    }
+    let lost = state.keys_by_time.iter().filter(|(at, scope, key)| {
+        state.keys.get(&(*scope, *key)).is_none_or(|entry| entry.used_at != *at)
+    });
+    found.extend(lost.map(|(at, _, _)| violation(5, format!("a key used at {at} is lost"))));
+    let ahead = state.keys.values().filter(|entry| entry.first >= state.next_index);
+    found.extend(ahead.map(|entry| {
+        violation(5, format!("a key points at record {}, which does not exist", entry.first))
+    }));
+    found
+}
+
+/// INV-6, the part seen in the state: no two leases share a token, none is ahead of the counter.
+fn tokens_increase(state: &State) -> Vec<Violation> {
+    let mut seen = BTreeMap::new();
+    let mut found = Vec::new();
+    for (id, lease) in &state.leases {
+        let token = lease.terms.token;
+        if token.counter > state.tokens {
+            found.push(violation(6, format!("{id} has token {token}, ahead of the counter")));
+        }
+        if let Some(other) = seen.insert(token, *id) {
+            found.push(violation(6, format!("{id} and {other} share token {token}")));
+        }
+    }
+    found
+}
+
+/// INV-13: holds are never negative; what a tenant has on hold is the sum of its leases' holds.
+fn holds_match_leases(state: &State) -> Vec<Violation> {
+    let mut sums: BTreeMap<TenantId, i128> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (id, lease) in &state.leases {
+        if lease.terms.hold < MicroCredits::ZERO {
+            found.push(violation(13, format!("the hold of {id} is negative")));
+        }
+        *sums.entry(lease.terms.tenant).or_default() += i128::from(lease.terms.hold.get());
+    }
+    for (id, tenant) in &state.tenants {
+        let sum = sums.get(id).copied().unwrap_or(0);
+        if sum != i128::from(tenant.hold.get()) {
+            found.push(violation(13, format!("{id} has {} on hold, not {sum}", tenant.hold)));
+        }
+    }
+    found
+}
+
+/// INV-14: what the state keeps is below its caps, and the counts that enforce them are right.
+fn bounded(state: &State) -> Vec<Violation> {
+    let policy = &state.policy;
+    let mut found = Vec::new();
+    let mut open: BTreeMap<TenantId, u32> = BTreeMap::new();
+    for request in state.requests.values() {
+        *open.entry(request.tenant).or_default() += 1;
+    }
+    for (id, tenant) in &state.tenants {
+        if tenant.open_requests != open.get(id).copied().unwrap_or(0) {
+            found.push(violation(14, format!("{id} has a wrong count of open requests")));
+        }
+        if tenant.keys > policy.keys_per_tenant {
+            found.push(violation(14, format!("{id} has {} keys", tenant.keys)));
+        }
+    }
+    let mut offers: BTreeMap<_, u32> = BTreeMap::new();
+    for slice in state.offers.keys() {
+        *offers.entry(slice.cluster).or_default() += 1;
+    }
+    for (id, cluster) in &state.clusters {
+        if cluster.open_offers != offers.get(id).copied().unwrap_or(0) {
+            found.push(violation(14, format!("{id} has a wrong count of open offers")));
+        }
+    }
+    if state.due.len() > state.offers.len() + state.requests.len() + state.leases.len() {
+        found.push(violation(14, "more is due than can be".into()));
+    }
+    found
+}
+
+/// INV-15: requests and leases point at each other, a lease starts before it ends, what waits is
+/// indexed, and what is due exists.
+fn grants_are_sound(state: &State) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (id, lease) in &state.leases {
+        let request = state.requests.get(&lease.terms.request);
+        let is_served =
+            request.is_some_and(|r| r.stage == RequestStage::Granted { lease: *id });
+        if !is_served {
+            found.push(violation(15, format!("{id} serves a request that was not granted it")));
+        }
+        if let LeaseStage::Active { since, ends_at } = lease.stage
+            && since >= ends_at
+        {
+            found.push(violation(15, format!("{id} ends before it starts")));
+        }
+    }
+    for (id, request) in &state.requests {
+        if request.is_waiting() != state.waiting.contains(id) {
+            found.push(violation(15, format!("{id} is not indexed as it waits")));
+        }
+        if let RequestStage::Granted { lease } = &request.stage
+            && !state.leases.contains_key(lease)
+        {
+            found.push(violation(15, format!("{id} is granted {lease}, which does not live")));
+        }
+    }
+    let kept = state.pledged.iter().filter(|(slice, request)| {
+        let stage = state.requests.get(request).map(|request| &request.stage);
+        !matches!(stage, Some(RequestStage::Pledged { slices, .. }) if slices.contains(slice))
+    });
+    found.extend(kept.map(|(slice, id)| violation(15, format!("{slice} is kept for {id} in vain"))));
+    let stale = state.due.iter().filter(|(at, thing)| !is_live(state, *at, *thing));
+    found.extend(stale.map(|(at, thing)| violation(15, format!("{thing:?} is due at {at} in vain"))));
+    found
+}
+
+fn is_live(state: &State, at: sublet_protocol::units::Timestamp, thing: Due) -> bool {
+    match thing {
+        Due::Offer(slice) => state.offers.get(&slice).is_some_and(|o| o.expires_at == at),
+        Due::Pledge(request) => state.requests.get(&request).is_some_and(
+            |r| matches!(&r.stage, RequestStage::Pledged { until, .. } if *until == at),
+        ),
+        Due::Start(lease) => state.leases.get(&lease).is_some_and(
+            |l| matches!(&l.stage, LeaseStage::Granted { start_by, .. } if *start_by == at),
+        ),
+        Due::End(lease) => state.leases.get(&lease).is_some_and(
+            |l| matches!(&l.stage, LeaseStage::Active { ends_at, .. } if *ends_at == at),
+        ),
+    }
+}

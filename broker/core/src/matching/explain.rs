@@ -1,0 +1,238 @@
+//! Why a request waits, and what would happen if one were submitted: the same view, no trace.
+
+use std::collections::BTreeMap;
+
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::commands::PlanMember;
+use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId};
+use sublet_protocol::money::{self, MicroCredits, Price};
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::{RequestSpec, Tier, WaitReason};
+use sublet_protocol::units::GpuMilli;
+
+use super::preempt;
+use super::problem::{Problem, queue_key};
+use super::solve::{self, Spent};
+use crate::decide::could_ever_fit;
+use crate::fit;
+use crate::state::{Request, RequestStage, StateView};
+
+/// Offers that one rule keeps from a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NearMiss {
+    /// The first rule that each of them breaks.
+    pub reason: WaitReason,
+    /// How many they are.
+    pub offers: u32,
+    /// One of them.
+    pub example: SliceId,
+}
+
+/// Why a request waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The one primary reason.
+    pub reason: WaitReason,
+    /// Its place in the queue, 1 for the first.
+    pub position: u32,
+    /// Slices it needs.
+    pub needed: u32,
+    /// Offers that fit it now, wherever they stand.
+    pub fitting: u32,
+    /// Offers that do not, by reason, most first.
+    pub near_misses: Vec<NearMiss>,
+    /// What the tenant may still hold of the allowed models, the most of any.
+    pub quota_left: GpuMilli,
+    /// Slices that are being freed for it.
+    pub pledged: u32,
+}
+
+/// What would happen to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WhatIfOutcome {
+    /// It would be granted these slices now.
+    Grant {
+        /// Where.
+        cluster: ClusterId,
+        /// Of which model.
+        model: GpuModel,
+        /// At which price.
+        price: Price,
+        /// Which slices.
+        members: Vec<PlanMember>,
+    },
+    /// These leases would be ended for it.
+    Preempt {
+        /// Whose end it would wait for.
+        victims: Vec<LeaseId>,
+    },
+    /// It would wait.
+    Wait(Explanation),
+    /// It would be refused.
+    Refuse(Rejection),
+}
+
+/// A dry run of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WhatIf {
+    /// What would happen.
+    pub outcome: WhatIfOutcome,
+    /// What would be set aside: the worst case at the price of a grant; none if it would not start
+    /// now.
+    pub hold: Option<MicroCredits>,
+}
+
+/// Why `request` waits; nothing if it does not.
+#[must_use]
+pub fn explain(view: StateView<'_>, request: RequestId) -> Option<Explanation> {
+    let entry = view.state.requests.get(&request).filter(|entry| entry.is_waiting())?;
+    Some(explanation(&Problem::of(view), request, entry))
+}
+
+fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Explanation {
+    let (state, now) = (problem.view.state, problem.view.now);
+    let mut misses: BTreeMap<WaitReason, (u32, SliceId)> = BTreeMap::new();
+    let mut fitting = 0;
+    for slot in problem.nodes.iter().flat_map(|node| &node.slots) {
+        let is_kept = slot.kept_for.is_some_and(|other| other != id);
+        let reason = match fit::misfit(state, &request.spec, &slot.candidate, now) {
+            Some(reason) => Some(reason),
+            None if is_kept => Some(WaitReason::Reservation),
+            None => None,
+        };
+        match reason {
+            Some(reason) => {
+                misses.entry(reason).or_insert((0, slot.candidate.slice)).0 += 1;
+            }
+            None => fitting += 1,
+        }
+    }
+    let mut near_misses: Vec<NearMiss> = misses
+        .into_iter()
+        .map(|(reason, (offers, example))| NearMiss { reason, offers, example })
+        .collect();
+    near_misses.sort_by_key(|miss| (std::cmp::Reverse(miss.offers), miss.reason));
+    let pledged = match &request.stage {
+        RequestStage::Pledged { slices, .. } => u32::try_from(slices.len()).unwrap_or(u32::MAX),
+        RequestStage::Waiting | RequestStage::Granted { .. } => 0,
+    };
+    Explanation {
+        reason: reason(problem, id, request, fitting, &near_misses),
+        position: position(problem, id, request),
+        needed: request.spec.count,
+        fitting,
+        near_misses,
+        quota_left: quota_left(problem, request),
+        pledged,
+    }
+}
+
+fn allowed_models<'a>(
+    problem: &'a Problem<'_>,
+    request: &'a Request,
+) -> impl Iterator<Item = GpuModel> + 'a {
+    let quotas = problem.view.state.tenants.get(&request.tenant).into_iter();
+    let models = quotas.flat_map(|tenant| tenant.quotas().map(|(model, _)| model));
+    let spec = &request.spec;
+    models.filter(move |model| spec.models.is_empty() || spec.models.contains(model))
+}
+
+fn quota_left(problem: &Problem<'_>, request: &Request) -> GpuMilli {
+    let left = allowed_models(problem, request)
+        .map(|model| fit::quota_left(problem.view.state, request.tenant, model));
+    left.max().unwrap_or_default()
+}
+
+/// The primary reason: what must change first.
+fn reason(
+    problem: &Problem<'_>,
+    id: RequestId,
+    request: &Request,
+    fitting: u32,
+    near_misses: &[NearMiss],
+) -> WaitReason {
+    let state = problem.view.state;
+    if request.spec.gpu_total() > quota_left(problem, request) {
+        return WaitReason::Quota;
+    }
+    if fitting < request.spec.count {
+        // Too few fit. If others would but for one rule, that rule; if none is offered, capacity.
+        let enough = |miss: &&NearMiss| miss.offers + fitting >= request.spec.count;
+        let blocking = near_misses.iter().find(enough).map(|miss| miss.reason);
+        return blocking.unwrap_or(WaitReason::NoCapacity);
+    }
+    let alike = solve::fitting(problem, id, request);
+    let is_priced = |cluster, model| solve::price(state, request, cluster, model).is_some();
+    let mut priced = alike.iter().filter(|((cluster, model, _), _)| is_priced(*cluster, *model));
+    if priced.clone().next().is_none() {
+        return WaitReason::Price;
+    }
+    let has_quota = priced.any(|((_, model, gpu), _)| {
+        let total = gpu.checked_mul(u64::from(request.spec.count));
+        total.is_some_and(|total| total <= fit::quota_left(state, request.tenant, *model))
+    });
+    if !has_quota {
+        return WaitReason::Quota;
+    }
+    match solve::pick(problem, &Spent::default(), id, request) {
+        // It fits and is merely not served yet: those before it come first.
+        Some(_) => WaitReason::NoCapacity,
+        None => WaitReason::Topology,
+    }
+}
+
+/// Its place: higher tiers first, then requests of its tier by priority and time.
+fn position(problem: &Problem<'_>, id: RequestId, request: &Request) -> u32 {
+    let tier: Tier = request.spec.class.tier();
+    let own = queue_key(id, request);
+    let before = problem.lines.iter().flat_map(|line| {
+        let is_higher = line.tier > tier;
+        let is_same = line.tier == tier;
+        line.requests.iter().filter(move |(other, entry)| {
+            is_higher || (is_same && queue_key(*other, entry) < own)
+        })
+    });
+    u32::try_from(before.count()).unwrap_or(u32::MAX).saturating_add(1)
+}
+
+/// What would happen to a request of `tenant` with `spec` if it were submitted now.
+#[must_use]
+pub fn what_if(view: StateView<'_>, tenant: TenantId, spec: &RequestSpec) -> WhatIf {
+    let refuse = |rejection| WhatIf { outcome: WhatIfOutcome::Refuse(rejection), hold: None };
+    let Some(entry) = view.state.tenants.get(&tenant) else {
+        return refuse(Rejection::TenantMissing);
+    };
+    if let Err(error) = spec.validate() {
+        return refuse(Rejection::SpecInvalid(error));
+    }
+    if !could_ever_fit(entry, spec) {
+        return refuse(Rejection::QuotaTooSmall);
+    }
+    // An id that no request has: the largest, which is never made.
+    let id = RequestId::new(u128::MAX);
+    let request = Request {
+        tenant,
+        spec: spec.clone(),
+        submitted_at: view.now,
+        since: view.now,
+        stage: RequestStage::Waiting,
+        attempts: 0,
+        failed_starts: 0,
+        recalls: 0,
+    };
+    let mut problem = Problem::of(view);
+    if let Some(pick) = solve::pick(&problem, &Spent::default(), id, &request) {
+        let hold = money::cost_half_even(pick.price, pick.total, spec.duration.as_millis());
+        let (cluster, model, price) = (pick.cluster, pick.model, pick.price);
+        let members = pick.take(&mut problem.nodes);
+        return WhatIf { outcome: WhatIfOutcome::Grant { cluster, model, price, members }, hold };
+    }
+    let may_preempt = spec.class.tier() > Tier::Opportunistic;
+    let group =
+        may_preempt.then(|| preempt::preempt(&mut problem, &mut Spent::default(), id, &request));
+    if let Some(sublet_protocol::commands::PlanGroup::Preempt { victims, .. }) = group.flatten() {
+        return WhatIf { outcome: WhatIfOutcome::Preempt { victims }, hold: None };
+    }
+    let explanation = explanation(&problem, id, &request);
+    WhatIf { outcome: WhatIfOutcome::Wait(explanation), hold: None }
+}

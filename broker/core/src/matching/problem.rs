@@ -1,0 +1,152 @@
+//! The problem: free slots by node, and the queue in the order in which it is served.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use sublet_protocol::ids::{ClusterId, NodeId, RequestId, TenantId};
+use sublet_protocol::requests::{Placement, RequestSpec, Tier};
+use sublet_protocol::units::{GpuMilli, Timestamp};
+
+use crate::fit::Candidate;
+use crate::state::{Request, State, StateView};
+
+/// A slice that can be granted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Slot<'a> {
+    pub(super) candidate: Candidate<'a>,
+    pub(super) generation: u64,
+    /// The only request that may have it, if it is kept for one.
+    pub(super) kept_for: Option<RequestId>,
+    /// Whether this plan has given it away.
+    pub(super) is_taken: bool,
+}
+
+/// The slots of one node.
+#[derive(Debug)]
+pub(super) struct NodeSlots<'a> {
+    pub(super) cluster: ClusterId,
+    pub(super) node: NodeId,
+    pub(super) slots: Vec<Slot<'a>>,
+}
+
+/// One tenant's waiting requests of one tier, best first.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    pub(super) tier: Tier,
+    pub(super) tenant: TenantId,
+    pub(super) requests: Vec<(RequestId, &'a Request)>,
+}
+
+/// Free slots and the queue.
+#[derive(Debug)]
+pub(super) struct Problem<'a> {
+    pub(super) view: StateView<'a>,
+    pub(super) nodes: Vec<NodeSlots<'a>>,
+    pub(super) lines: Vec<Line<'a>>,
+}
+
+impl<'a> Problem<'a> {
+    pub(super) fn of(view: StateView<'a>) -> Problem<'a> {
+        Problem { view, nodes: nodes(view.state, view.now), lines: lines(view.state) }
+    }
+}
+
+fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots<'_>> {
+    let mut nodes: Vec<NodeSlots<'_>> = Vec::new();
+    for (slice, offer) in state.offers.iter().filter(|(_, offer)| offer.expires_at() > now) {
+        let slot = Slot {
+            candidate: Candidate::of(offer),
+            generation: offer.terms().generation,
+            kept_for: state.pledged.get(slice).copied(),
+            is_taken: false,
+        };
+        match nodes.last_mut() {
+            // Slices are ordered by cluster and node.
+            Some(last) if (last.cluster, last.node) == (slice.cluster, slice.node) => {
+                last.slots.push(slot);
+            }
+            Some(_) | None => nodes.push(NodeSlots {
+                cluster: slice.cluster,
+                node: slice.node,
+                slots: vec![slot],
+            }),
+        }
+    }
+    nodes
+}
+
+fn lines(state: &State) -> Vec<Line<'_>> {
+    let mut lines: BTreeMap<(Reverse<Tier>, TenantId), Vec<(RequestId, &Request)>> =
+        BTreeMap::new();
+    for id in &state.waiting {
+        let request = &state.requests[id];
+        let tier = request.spec.class.tier();
+        lines.entry((Reverse(tier), request.tenant)).or_default().push((*id, request));
+    }
+    let ordered = lines.into_iter().map(|((Reverse(tier), tenant), mut requests)| {
+        requests.sort_by_key(|(id, request)| queue_key(*id, request));
+        Line { tier, tenant, requests }
+    });
+    ordered.collect()
+}
+
+/// Within a tenant and tier: priority, then first submit time, then id.
+pub(super) fn queue_key(id: RequestId, request: &Request) -> (Reverse<u8>, Timestamp, RequestId) {
+    (Reverse(request.spec.priority), request.submitted_at, id)
+}
+
+/// What a tenant holds of its quotas, in thousandths: the lowest share is served first.
+pub(super) fn share(state: &State, tenant: TenantId, granted: GpuMilli) -> u64 {
+    let Some(entry) = state.tenants.get(&tenant) else { return u64::MAX };
+    let sum = |amounts: &mut dyn Iterator<Item = GpuMilli>| {
+        amounts.fold(0_u64, |sum, amount| sum.saturating_add(amount.get()))
+    };
+    let quota = sum(&mut entry.quotas().map(|(_, nominal)| nominal));
+    let held = sum(&mut entry.holdings().values().copied()).saturating_add(granted.get());
+    held.saturating_mul(1_000).checked_div(quota).unwrap_or(u64::MAX)
+}
+
+/// What makes two requests of one tenant alike to the matcher: if one finds no room, neither does
+/// the other.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shape {
+    tenant: TenantId,
+    tier: Tier,
+    class: u8,
+    placement: Placement,
+    count: u32,
+    amounts: [u64; 4],
+    needed: u64,
+    max_price: Option<i64>,
+    models: Vec<sublet_protocol::ids::GpuModel>,
+    regions: Vec<sublet_protocol::ids::Region>,
+}
+
+impl Shape {
+    pub(super) fn of(tenant: TenantId, spec: &RequestSpec) -> Shape {
+        use sublet_protocol::requests::Class;
+        let predicted = spec.prediction.map_or(spec.duration, |p| p.duration_q50);
+        Shape {
+            tenant,
+            tier: spec.class.tier(),
+            class: match spec.class {
+                Class::Latency => 0,
+                Class::Training => 1,
+                Class::Batch => 2,
+                Class::Experiment => 3,
+            },
+            placement: spec.placement,
+            count: spec.count,
+            amounts: [
+                spec.gpu.get(),
+                spec.memory.get(),
+                spec.cpu.get(),
+                spec.host_memory.get(),
+            ],
+            needed: predicted.min(spec.duration).get(),
+            max_price: spec.max_price.map(sublet_protocol::money::MicroCredits::get),
+            models: spec.models.clone(),
+            regions: spec.regions.clone(),
+        }
+    }
+}
