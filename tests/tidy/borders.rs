@@ -54,6 +54,8 @@ const HEAVY: [(&str, &str); 9] = [
 /// All that the pure packages may link, apart from ours.
 const CORE_MAY: [&str; 2] = ["serde", "thiserror"];
 const PROTOCOL_MAY: [&str; 3] = ["bincode", "serde", "thiserror"];
+/// What other features of `protocol` than `transport` may switch on: crates that do no I/O for it.
+const PROTOCOL_MAY_ON_DEMAND: [&str; 2] = ["dep:jiff", "dep:utoipa"];
 
 /// Those that use the words of `protocol` and must not gain its I/O by the way.
 const WITHOUT_TRANSPORT: [&str; 3] = ["sublet-core", "sublet-ledger", "sublet-predictor"];
@@ -163,16 +165,20 @@ fn more_than(package: &Declared, may: &[&str], ours: &BTreeSet<&str>) -> Vec<Str
 /// API bodies, and how these describe themselves.
 const PROTOCOL_FEATURES: [&str; 3] = ["transport", "api", "openapi"];
 
-/// Optional dependencies of `protocol` are there for these features alone.
+/// I/O enters `protocol` through `transport` alone, and that is off unless asked for.
 fn leaking_features(package: &Declared) -> Vec<String> {
-    let others = package.features.iter();
-    let others = others.filter(|(name, _)| !PROTOCOL_FEATURES.contains(&name.as_str()));
+    let others = package.features.iter().filter(|(name, _)| name != "transport");
     others
         .flat_map(|(name, switches)| {
-            let leaks = switches.iter().filter(|s| s.starts_with("dep:") || *s == "transport");
+            let leaks = switches.iter().filter(|switch| is_leak(switch));
             leaks.map(move |leak| format!("feature `{name}` switches on {leak}"))
         })
         .collect()
+}
+
+fn is_leak(switch: &str) -> bool {
+    let is_pure = PROTOCOL_MAY_ON_DEMAND.contains(&switch);
+    switch == "transport" || (switch.starts_with("dep:") && !is_pure)
 }
 
 #[test]
@@ -280,6 +286,7 @@ mod planted {
             ("transport".to_owned(), vec!["dep:tokio".to_owned()]),
             ("default".to_owned(), vec!["transport".to_owned()]),
             ("extra".to_owned(), vec!["dep:tokio".to_owned()]),
+            ("openapi".to_owned(), vec!["dep:utoipa".to_owned()]),
         ];
         assert_eq!(check(&[protocol]).len(), 2);
     }
