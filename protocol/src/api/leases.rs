@@ -152,8 +152,11 @@ pub enum LogLine {
     Output {
         /// On which stream.
         stream: Stream,
-        /// Counts the bytes of the stream before these. A jump means that bytes were lost.
+        /// Counts the bytes of both streams before these, lost ones included. Where it and the
+        /// bytes end is where `?from=` reads on.
         offset: u64,
+        /// How many bytes were lost just before these.
+        missed: u64,
         /// The bytes, in base 64 (RFC 4648, padded).
         base64: String,
     },
