@@ -161,10 +161,6 @@ fn more_than(package: &Declared, may: &[&str], ours: &BTreeSet<&str>) -> Vec<Str
     more.map(|w| format!("always links {}; it may link only {may:?}", w.name)).collect()
 }
 
-/// Features of `protocol` that link something more, off unless asked for: messages that travel,
-/// API bodies, and how these describe themselves.
-const PROTOCOL_FEATURES: [&str; 3] = ["transport", "api", "openapi"];
-
 /// I/O enters `protocol` through `transport` alone, and that is off unless asked for.
 fn leaking_features(package: &Declared) -> Vec<String> {
     let others = package.features.iter().filter(|(name, _)| name != "transport");
