@@ -12,6 +12,11 @@ mod segment;
 mod store;
 pub mod verify;
 
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+#[allow(dead_code, reason = "shared with the integration tests and the measurement")]
+mod support;
+
 pub use self::error::Error;
 pub use self::journal::Journal;
 pub use self::segment::Seal;

@@ -101,7 +101,9 @@ pub(crate) fn records(first: u64, page: &[u8]) -> Result<Vec<&[u8]>, Damage> {
     }
     let mut records = Vec::with_capacity(usize::from(count).min(rest.len() / ENTRY));
     for index in (first..).take(usize::from(count)) {
-        let (record, after) = entry(index, rest).ok_or(bad(index))?;
+        // A page that ends before its count has a bad header, not a bad record.
+        let suspect = if rest.is_empty() { first } else { index };
+        let (record, after) = entry(index, rest).ok_or(bad(suspect))?;
         records.push(record);
         rest = after;
     }
