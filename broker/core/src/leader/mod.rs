@@ -1,1 +1,213 @@
-//! l
+//! What only a leader does, without I/O: messages and time in, effects out.
+//!
+//! `outbox` says again what an agent has not answered, `intake` turns agents' messages into commands
+//! and answers, `timers` proposes what is due. All of it is soft state: a new leader starts from the
+//! replicated state alone, treats every agent as just heard (LR3) and asks all of them to report.
+//! Nothing here changes the state; nothing is sent before its event is committed.
+
+mod intake;
+mod outbox;
+mod timers;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sublet_protocol::agent::{Down, Reply};
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::commands::Command;
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{ClusterId, LeaseId, NodeId, Token};
+use sublet_protocol::records::Record;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::units::{Millis, Seconds, Timestamp};
+
+use crate::state::State;
+
+/// An unanswered message is sent again after this long.
+const RESEND: Seconds = Seconds::new(5);
+/// Measured use is committed this often.
+const USAGE_INTERVAL: Seconds = Seconds::new(60);
+/// Silence is looked for this often.
+const SILENCE_INTERVAL: Seconds = Seconds::new(10);
+/// With work waiting, a plan is tried at least this often: protections and promises run out.
+const PLAN_INTERVAL: Seconds = Seconds::new(30);
+/// From this many agents on, silence of all of them at once is the broker's own fault.
+const ALL_SILENT_MIN: usize = 3;
+
+/// What the shell must do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Send to an agent, once, without waiting.
+    Send {
+        /// Which agent.
+        to: (ClusterId, NodeId),
+        /// What.
+        message: Down,
+    },
+    /// Propose a command as the leader.
+    Propose(Command),
+    /// Run the matcher on the current state and propose its plan if it is not empty.
+    Plan,
+}
+
+/// What the shell must do with a message of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Intake {
+    /// Propose it as that agent, then ask [`Leader::after_commit`] for the answer.
+    Propose(Command),
+    /// Confirm the quorum (a read barrier), then call [`Leader::after_barrier`] and answer `Done`.
+    Barrier,
+    /// Answer this at once, with these effects.
+    Answer(Reply, Vec<Effect>),
+    /// Guest output: hand it to whoever listens, answer `Done`.
+    Output,
+}
+
+/// A lease's members as they must be told of its end.
+#[derive(Debug, Clone)]
+struct Told {
+    token: Token,
+    members: Vec<SliceId>,
+}
+
+/// The leader's soft state.
+#[derive(Debug)]
+pub struct Leader {
+    term: u64,
+    heard: BTreeMap<(ClusterId, NodeId), Timestamp>,
+    nonces: BTreeMap<(LeaseId, SliceId), Millis>,
+    told: BTreeMap<LeaseId, Told>,
+    /// Leases to look at, by when; each lease stands here at most once.
+    attention: BTreeSet<(Timestamp, LeaseId)>,
+    attention_at: BTreeMap<LeaseId, Timestamp>,
+    usage: BTreeMap<LeaseId, Millis>,
+    usage_at: Timestamp,
+    silence_at: Timestamp,
+    plan_at: Timestamp,
+    is_plan_due: bool,
+}
+
+impl Leader {
+    /// A node has won `term`. Every agent counts as heard `now` and is asked to report.
+    #[must_use]
+    pub fn new(term: u64, state: &State, now: Timestamp) -> (Leader, Vec<Effect>) {
+        let mut leader = Leader {
+            term,
+            heard: state.nodes().keys().map(|node| (*node, now)).collect(),
+            nonces: BTreeMap::new(),
+            told: BTreeMap::new(),
+            attention: BTreeSet::new(),
+            attention_at: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            usage_at: now.after(USAGE_INTERVAL),
+            silence_at: now.after(SILENCE_INTERVAL),
+            plan_at: now,
+            is_plan_due: true,
+        };
+        for (id, lease) in state.leases() {
+            let members = lease.terms().members.iter().map(|member| member.slice).collect();
+            leader.told.insert(*id, Told { token: lease.terms().token, members });
+            leader.attend(*id, now);
+        }
+        let nodes = state.nodes().keys();
+        let effects = nodes.map(|to| Effect::Send { to: *to, message: Down::Resync }).collect();
+        (leader, effects)
+    }
+
+    /// The term it leads in.
+    #[must_use]
+    pub const fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Committed records: what must be told at once, and what is worth a plan.
+    pub fn on_records(
+        &mut self,
+        state: &State,
+        now: Timestamp,
+        records: &[Record],
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for record in records {
+            self.is_plan_due |= may_open_a_match(&record.event);
+            match &record.event {
+                Event::LeaseGranted { terms, .. } => {
+                    let members = terms.members.iter().map(|member| member.slice).collect();
+                    self.told.insert(terms.lease, Told { token: terms.token, members });
+                    effects.extend(self.speak(state, terms.lease, now));
+                }
+                Event::LeaseEnding { lease, .. } => {
+                    self.usage.remove(lease);
+                    effects.extend(self.speak(state, *lease, now));
+                }
+                Event::LeaseActivated { lease, .. } => {
+                    effects.extend(self.activated(state, *lease, now));
+                }
+                Event::LeaseEnded { lease, .. } => effects.extend(self.ended(*lease)),
+                Event::NodeRegistered { cluster, node, .. } => {
+                    self.heard.insert((*cluster, *node), now);
+                }
+                _other => {}
+            }
+        }
+        effects
+    }
+
+    /// When [`Leader::tick`] has something to do next.
+    #[must_use]
+    pub fn next_wake(&self, state: &State, now: Timestamp) -> Timestamp {
+        let mut wake = self.silence_at.min(self.usage_at);
+        if let Some((at, _)) = self.attention.first() {
+            wake = wake.min(*at);
+        }
+        if let Some(at) = state.next_due() {
+            wake = wake.min(at);
+        }
+        if !state.waiting().is_empty() {
+            wake = if self.is_plan_due { now } else { wake.min(self.plan_at) };
+        }
+        if state.is_seal_due(now) { now } else { wake.max(now) }
+    }
+}
+
+/// Whether an event may let a waiting request match that did not match before.
+fn may_open_a_match(event: &Event) -> bool {
+    match event {
+        Event::PolicySet { .. }
+        | Event::QuotaSet { .. }
+        | Event::PriceSet { .. }
+        | Event::CapacityOffered { .. }
+        | Event::RequestSubmitted { .. }
+        | Event::RequestRequeued { .. }
+        | Event::PledgeEnded { .. }
+        | Event::LeaseEnded { .. } => true,
+        Event::CellCreated { .. }
+        | Event::TenantCreated { .. }
+        | Event::ClusterCreated { .. }
+        | Event::NodeRegistered { .. }
+        | Event::NodeSilenced { .. }
+        | Event::OfferRescinded { .. }
+        | Event::RequestRefused { .. }
+        | Event::RequestCancelled { .. }
+        | Event::RequestClosed { .. }
+        | Event::CapacityPledged { .. }
+        | Event::LeaseGranted { .. }
+        | Event::MemberConfirmed { .. }
+        | Event::MemberRefused { .. }
+        | Event::LeaseActivated { .. }
+        | Event::UsageRecorded { .. }
+        | Event::LeaseEnding { .. }
+        | Event::MemberStopped { .. }
+        | Event::TailSealed { .. }
+        | Event::KeyUsed { .. }
+        | Event::KeysForgotten { .. } => false,
+    }
+}
+
+/// The answer to a refused message of an agent.
+fn refused(rejection: Rejection) -> Intake {
+    Intake::Answer(Reply::Refused(rejection), Vec::new())
+}
+
+fn node_of(slice: SliceId) -> (ClusterId, NodeId) {
+    (slice.cluster, slice.node)
+}

@@ -1,0 +1,190 @@
+//! Agents' messages: what they ask becomes a command, what they report becomes soft state.
+
+use sublet_protocol::agent::{Alive, Down, Held, Reply, Up, UpEnvelope};
+use sublet_protocol::commands::{Command, Outcome};
+use sublet_protocol::leases::EndReason;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::units::{Millis, Timestamp};
+
+use super::{Effect, Intake, Leader, node_of, refused};
+use crate::state::{LeaseStage, State};
+
+impl Leader {
+    /// A message of an agent, decoded and checked against the address it came from.
+    pub fn on_up(&mut self, state: &State, now: Timestamp, message: &UpEnvelope) -> Intake {
+        let UpEnvelope { cluster, node, host, boot, ref body, .. } = *message;
+        if matches!(body, Up::Hello) {
+            return Intake::Propose(Command::RegisterNode { cluster, node, boot, host });
+        }
+        match state.nodes().get(&(cluster, node)) {
+            None => return refused(Rejection::NodeMissing),
+            Some(known) if known.boot() != boot => return refused(Rejection::BootOld),
+            Some(known) if known.host() != host => return refused(Rejection::HostConflict),
+            Some(_) => {}
+        }
+        self.heard.insert((cluster, node), now);
+        match *body {
+            Up::Hello | Up::Renew { .. } => Intake::Barrier,
+            Up::Output { .. } => Intake::Output,
+            Up::Inventory { ref held, .. } => {
+                Intake::Answer(Reply::Done, self.on_inventory(state, now, message, held))
+            }
+            Up::Offer(offer) if offer.boot != boot => refused(Rejection::OfferInvalid),
+            Up::Offer(offer) => Intake::Propose(Command::OfferCapacity { offer }),
+            Up::Rescind { slice, generation, reason } => {
+                Intake::Propose(Command::RescindOffer { slice, generation, boot, reason })
+            }
+            Up::Confirm { lease, slice, token, nonce } => {
+                // Only for what is granted: an agent cannot make this map grow.
+                let is_granted = state.leased().get(&slice) == Some(&lease);
+                if is_granted && node_of(slice) == (cluster, node) {
+                    self.nonces.insert((lease, slice), nonce);
+                }
+                Intake::Propose(Command::ConfirmMember { lease, slice, token, boot })
+            }
+            Up::Nack { lease, slice, token, reason } => {
+                Intake::Propose(Command::RefuseMember { lease, slice, token, boot, reason })
+            }
+            Up::Stopped { lease, slice, token, used, outcome } => {
+                let stopped =
+                    Command::ReportStopped { lease, slice, token, boot, used, outcome };
+                Intake::Propose(stopped)
+            }
+            Up::Reclaim { slice, token, cause } => {
+                Intake::Propose(Command::ReclaimSlice { slice, token, boot, cause })
+            }
+        }
+    }
+
+    /// The answer to a message whose command was committed, or refused by the rules.
+    pub fn after_commit(
+        &mut self,
+        state: &State,
+        now: Timestamp,
+        message: &UpEnvelope,
+        outcome: &Outcome,
+    ) -> (Reply, Vec<Effect>) {
+        match (&message.body, outcome) {
+            // Confirmed before: this commit is as good as the first, with the new nonce (LR4).
+            (Up::Confirm { lease, .. }, Outcome::Done { count: 0, .. }) => {
+                (Reply::Done, self.activated(state, *lease, now))
+            }
+            (_, Outcome::Done { .. } | Outcome::Repeated { .. }) => (Reply::Done, Vec::new()),
+            (body, Outcome::Refused { rejection }) => refused_message(body, *rejection),
+        }
+    }
+
+    /// A renewal, after the quorum was confirmed: who lives on, and who must go.
+    pub fn after_barrier(
+        &mut self,
+        state: &State,
+        now: Timestamp,
+        message: &UpEnvelope,
+    ) -> Vec<Effect> {
+        let Up::Renew { nonce, ref held } = message.body else { return Vec::new() };
+        let own = |held: &&Held| node_of(held.slice) == (message.cluster, message.node);
+        let alive: Vec<Alive> = held
+            .iter()
+            .filter(own)
+            .filter_map(|held| {
+                let left = left(state, now, held)?;
+                let used = self.usage.entry(held.lease).or_default();
+                *used = held.used.max(*used);
+                Some(Alive { slice: held.slice, token: held.token, left })
+            })
+            .collect();
+        let to = (message.cluster, message.node);
+        let mut effects = vec![Effect::Send { to, message: Down::Renewed { nonce, alive } }];
+        effects.extend(self.disown(state, now, message, held));
+        effects
+    }
+
+    /// A report of everything an agent holds: what it should not hold must go, what it should hold
+    /// is said again.
+    fn on_inventory(
+        &mut self,
+        state: &State,
+        now: Timestamp,
+        message: &UpEnvelope,
+        held: &[Held],
+    ) -> Vec<Effect> {
+        let mut effects = self.disown(state, now, message, held);
+        let (cluster, node) = (message.cluster, message.node);
+        let unheld: Vec<_> = state
+            .leases_on(cluster, node)
+            .filter(|(_, slice)| !held.iter().any(|held| held.slice == *slice))
+            .collect();
+        for (lease, _) in unheld {
+            effects.extend(self.speak(state, lease, now));
+        }
+        effects
+    }
+
+    /// Guests that no live lease stands for must go at once.
+    fn disown(
+        &mut self,
+        state: &State,
+        now: Timestamp,
+        message: &UpEnvelope,
+        held: &[Held],
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for held in held.iter().filter(|h| node_of(h.slice) == (message.cluster, message.node)) {
+            let lease = state.leases().get(&held.lease);
+            match lease.filter(|lease| lease.terms().token == held.token) {
+                Some(lease) if matches!(lease.stage(), LeaseStage::Ending { .. }) => {
+                    effects.extend(self.speak(state, held.lease, now));
+                }
+                Some(_) => {}
+                None => {
+                    let stop = Down::Stop {
+                        lease: held.lease,
+                        slice: held.slice,
+                        token: held.token,
+                        grace: Millis::ZERO,
+                        cause: EndReason::Revoked,
+                    };
+                    effects.push(Effect::Send { to: node_of(held.slice), message: stop });
+                }
+            }
+        }
+        effects
+    }
+}
+
+/// Until the bought end, if the lease is active and the claim is right.
+fn left(state: &State, now: Timestamp, held: &Held) -> Option<Millis> {
+    let lease = state.leases().get(&held.lease)?;
+    let is_member = lease.terms().members.iter().any(|member| member.slice == held.slice);
+    match lease.stage() {
+        LeaseStage::Active { ends_at, .. } if is_member && lease.terms().token == held.token => {
+            Some(ends_at.since(now))
+        }
+        LeaseStage::Active { .. } | LeaseStage::Granted { .. } | LeaseStage::Ending { .. } => None,
+    }
+}
+
+/// An agent that reports the end of what the broker no longer knows is told to forget it; one that
+/// prepares it is told to stop.
+fn refused_message(body: &Up, rejection: Rejection) -> (Reply, Vec<Effect>) {
+    let is_over = matches!(
+        rejection,
+        Rejection::LeaseMissing
+            | Rejection::TokenMismatch
+            | Rejection::MemberMissing
+            | Rejection::BootOld
+    );
+    match body {
+        Up::Stopped { slice, token, .. } | Up::Nack { slice, token, .. } if is_over => {
+            let message = Down::Ended { slice: *slice, token: *token };
+            (Reply::Done, vec![Effect::Send { to: node_of(*slice), message }])
+        }
+        Up::Confirm { lease, slice, token, .. } if is_over => {
+            let (lease, slice, token) = (*lease, *slice, *token);
+            let (grace, cause) = (Millis::ZERO, EndReason::Revoked);
+            let message = Down::Stop { lease, slice, token, grace, cause };
+            (Reply::Refused(rejection), vec![Effect::Send { to: node_of(slice), message }])
+        }
+        _other => (Reply::Refused(rejection), Vec::new()),
+    }
+}
