@@ -6,5 +6,6 @@
 //! [`generator`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests"))]
 
+pub mod generator;
 pub mod replay;
 pub mod traces;

@@ -1,8 +1,9 @@
 //! The openb trace (Alibaba, 2023; Weng et al., "FGD", ATC'23): nodes and pods with shares of GPUs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::philly::until_error;
+use super::source::find;
 use super::table::{Columns, Row, Table};
 use super::{Error, Problem};
 
@@ -109,6 +110,11 @@ pub enum Phase {
     Succeeded,
     /// Ended badly.
     Failed,
+}
+
+/// The default pod list in `folder`, xz or plain.
+pub fn pod_list(folder: &Path) -> Result<PathBuf, Error> {
+    find(folder, "openb_pod_list_default")
 }
 
 /// Streams the nodes of `file`, plain or xz; ends after the first error.

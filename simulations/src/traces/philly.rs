@@ -24,7 +24,8 @@ pub const NODES_MAX: u32 = 100_000;
 const UNIX_SECONDS_MAX: u64 = 4_102_444_800;
 
 const ZONE: &str = "America/New_York";
-const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
+/// How the job file writes local times, for `strftime`.
+pub const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
 const TIME_EXAMPLE: &str = "2017-10-03 14:05:59";
 const JOB_COLUMNS: Columns = &["timestamp", "duration", "num_gpus", "gpu_time", "cluster"];
 const ATTEMPT_COLUMNS: Columns = &["submit_unix_utc", "wait_s", "run_s", "gpu_num", "vc"];
