@@ -1,0 +1,228 @@
+//! The words of the facade: positions, replies, errors, and what the machine must do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where an entry stands in the replicated log. Ordered as the log is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LogPosition {
+    /// The term of the leader that proposed the entry.
+    pub term: u64,
+    /// The entry's number, counted from 0 without a gap.
+    pub index: u64,
+}
+
+impl std::fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.term, self.index)
+    }
+}
+
+/// What the log drives. Called from one task only, in log order, the same on every replica.
+///
+/// The machine's state is rebuilt at every start: [`Machine::restore`] of the newest good snapshot
+/// (if there is one), then [`Machine::apply`] of every committed entry after it. Whatever the
+/// machine keeps on disk itself may therefore be ahead of the entry it is given.
+///
+/// Both methods may block; they run outside the async workers where the runtime allows it.
+pub trait Machine: Send + Sync + 'static {
+    /// Applies the commands of one log entry, in their order, with one reply per command.
+    ///
+    /// # Errors
+    /// An error stops the process: it means that storage failed or that this replica diverged. A
+    /// command that is merely refused by the rules is a reply, not an error.
+    fn apply(&self, at: LogPosition, commands: &[Vec<u8>]) -> Result<Applied, MachineError>;
+
+    /// Replaces the whole state by this snapshot, which an earlier [`Applied::sealed`] handed out
+    /// (perhaps on another replica).
+    ///
+    /// # Errors
+    /// An error stops the process, or fails [`Raft::open`](super::Raft::open).
+    fn restore(&self, at: LogPosition, snapshot: &[u8]) -> Result<(), MachineError>;
+}
+
+/// What applying one entry gave.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// One reply per command, in the same order.
+    pub replies: Vec<Vec<u8>>,
+    /// The machine's snapshot as of the end of this entry, if the entry's *last* command sealed the
+    /// ledger and the machine wants a snapshot here. Propose a seal by
+    /// [`Raft::propose_last`](super::Raft::propose_last), so that nothing follows it in its entry.
+    pub sealed: Option<Vec<u8>>,
+}
+
+/// Why a machine could not go on.
+#[derive(Debug, thiserror::Error)]
+#[error("the state machine failed: {0}")]
+pub struct MachineError(#[source] Box<dyn std::error::Error + Send + Sync>);
+
+impl MachineError {
+    /// Wraps the cause.
+    pub fn new(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(cause.into())
+    }
+}
+
+/// Who leads, as far as this node knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Leadership {
+    /// The current term.
+    pub term: u64,
+    /// Whether this node leads.
+    pub is_leader: bool,
+    /// The leader's node id, if one is known.
+    pub leader: Option<u64>,
+}
+
+/// What this node is to its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It receives the log but has no vote.
+    Learner,
+    /// It follows a leader.
+    Follower,
+    /// It asks for votes.
+    Candidate,
+    /// It leads.
+    Leader,
+    /// It has stopped.
+    Stopped,
+}
+
+/// A node's state at one moment, for display and metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    /// This node's id.
+    pub node_id: u64,
+    /// The current term.
+    pub term: u64,
+    /// What the node is.
+    pub role: Role,
+    /// The leader's node id, if one is known.
+    pub leader: Option<u64>,
+    /// Index of the last entry in this node's log.
+    pub last_log: Option<u64>,
+    /// The last entry known to be committed.
+    pub committed: Option<LogPosition>,
+    /// The last entry the machine has applied.
+    pub applied: Option<LogPosition>,
+    /// The newest stored snapshot.
+    pub snapshot: Option<LogPosition>,
+    /// The last entry that was purged from the log.
+    pub purged: Option<LogPosition>,
+    /// Bytes of log on disk.
+    pub log_bytes: u64,
+    /// Commands waiting to be packed into an entry.
+    pub waiting: usize,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option makes no sense.
+    #[error("raft option `{option}` {problem}")]
+    Options {
+        /// The option's name.
+        option: &'static str,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// Another process (or another handle in this one) has the directory open.
+    #[error("{} is in use by another process; stop that one first", directory.display())]
+    Locked {
+        /// The directory of the log.
+        directory: PathBuf,
+    },
+    /// The directory belongs to another cell or another node.
+    #[error("the log belongs to {found}, but this is {expected}")]
+    Foreign {
+        /// Whose it is, as `cell/node`.
+        found: String,
+        /// Who opened it, as `cell/node`.
+        expected: String,
+    },
+    /// The log is damaged before its end: intact records follow, so cutting would lose
+    /// acknowledged entries.
+    #[error("{} is damaged at byte {offset} but goes on after it; restore it from a backup or a peer", file.display())]
+    DamagedLog {
+        /// The damaged file.
+        file: PathBuf,
+        /// Where the damage begins.
+        offset: u64,
+    },
+    /// The log no longer has the entries that follow the newest good snapshot.
+    #[error(
+        "the log begins after entry {purged}, but the newest intact snapshot is {snapshot:?}; restore a snapshot from a backup or a peer"
+    )]
+    Gap {
+        /// Index of the last purged entry.
+        purged: u64,
+        /// Index of the newest intact snapshot.
+        snapshot: Option<u64>,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Storage {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The replication layer refused to start or to do what it was asked.
+    #[error("raft cannot {action}: {reason}")]
+    Refused {
+        /// What was tried.
+        action: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// The state machine failed while it was being recovered.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// This node does not lead. The command was not proposed.
+    #[error("not the leader (leader: {leader:?})")]
+    NotLeader {
+        /// Who leads, if known.
+        leader: Option<u64>,
+    },
+    /// No quorum of the cell answered.
+    #[error("no quorum")]
+    NoQuorum,
+    /// There was no leader within the time given.
+    #[error("no leader after {waited:?}")]
+    NoLeader {
+        /// How long it was waited.
+        waited: Duration,
+    },
+    /// Too many commands are waiting. The command was not proposed.
+    #[error("too many commands are waiting")]
+    Busy,
+    /// The command is larger than an entry may be. It was not proposed.
+    #[error("a command of {size} bytes exceeds {limit} bytes")]
+    TooLarge {
+        /// The command's size in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// Nobody knows (yet) whether the command was or will be applied. Ask again with the same
+    /// command id.
+    #[error("the outcome is unknown")]
+    Unknown,
+    /// This node's replication has stopped.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl Error {
+    /// Wraps an I/O error with what was tried and where.
+    pub(super) fn storage(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Storage { action, path, source }
+    }
+}
