@@ -256,3 +256,52 @@ impl raft_log::Callback for Flushed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use openraft::{BasicNode, Membership};
+
+    use super::*;
+
+    #[test]
+    fn every_payload_reads_back_and_no_shortened_one_does() {
+        let nodes = BTreeMap::from([(1, BasicNode::default()), (2, BasicNode::default())]);
+        let voters = vec![BTreeSet::from([1]), BTreeSet::from([1, 2])];
+        let membership = Membership::new(voters, nodes).unwrap();
+        let commands = vec![vec![], b"a".to_vec(), vec![7; 1_000]];
+        for payload in [
+            EntryPayload::Blank,
+            EntryPayload::Normal(Commands::from(commands)),
+            EntryPayload::Normal(Commands::from(Vec::new())),
+            EntryPayload::Membership(membership),
+        ] {
+            let mut bytes = Vec::new();
+            let size = WalPayload(payload.clone()).encode(&mut bytes).unwrap();
+            assert_eq!(size, bytes.len());
+            assert_eq!(WalPayload::decode(bytes.as_slice()).unwrap().0, payload);
+            for end in 0..bytes.len() {
+                assert!(WalPayload::decode(&bytes[..end]).is_err());
+            }
+            let body = &bytes[4..];
+            assert!((0..body.len()).all(|end| WalPayload::parse(&body[..end]).is_err()));
+            assert!(WalPayload::parse(&[body, &b"x"[..]].concat()).is_err());
+        }
+        assert!(WalPayload::parse(&[9]).is_err());
+    }
+
+    #[test]
+    fn votes_read_back_and_a_leader_is_above_a_candidate_of_its_term() {
+        let mut claim = Vote::new(3, 9);
+        let leader = Vote::new_committed(3, 1);
+        for vote in [claim, leader] {
+            let mut bytes = Vec::new();
+            WalVote::of(&vote).encode(&mut bytes).unwrap();
+            assert_eq!(WalVote::decode(bytes.as_slice()).unwrap().vote(), vote);
+        }
+        assert!(WalVote::of(&leader) > WalVote::of(&claim));
+        claim.leader_id.term = 4;
+        assert!(WalVote::of(&claim) > WalVote::of(&leader));
+    }
+}

@@ -137,6 +137,33 @@ async fn damage_before_the_end_of_the_log_is_refused_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn damage_in_an_older_log_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut options, _) = options(folder.path());
+    options.log_file_bytes = 2_048;
+    let raft = Raft::open(options.clone(), Diary::new()).await.unwrap();
+    for number in 0..40 {
+        propose(&raft, &format!("c{number} {}", "x".repeat(200))).await;
+    }
+    raft.shutdown().await;
+    let logs = files(&folder.path().join("wal"), "wal");
+    assert!(logs.len() > 3);
+    let whole = fs::read(&logs[1]).unwrap();
+    let mut changed = whole.clone();
+    changed[whole.len() / 2] ^= 1;
+    for damaged in [changed, whole[..whole.len() - 9].to_vec()] {
+        fs::write(&logs[1], damaged).unwrap();
+        let refused = Raft::open(options.clone(), Diary::new()).await;
+        assert!(matches!(refused, Err(Error::Storage { .. })), "{refused:?}");
+    }
+    fs::write(&logs[1], whole).unwrap();
+    let diary = Diary::new();
+    let raft = Raft::open(options, diary.clone()).await.unwrap();
+    assert_eq!(diary.commands().len(), 40);
+    raft.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_newest_snapshot_falls_back_to_the_older_and_the_log() {
     for damage in 0..3 {
         let folder = tempfile::tempdir().unwrap();

@@ -10,8 +10,9 @@ use super::{Diary, options};
 #[ignore = "a measurement: run it with --release --ignored --nocapture"]
 async fn proposals_per_second() {
     for in_flight in [1, 16, 64, 256, 1_024] {
-        // Not /tmp, which may be in memory.
-        let folder = tempfile::tempdir_in(".").unwrap();
+        // Beside the binary: the temporary folder may be in memory.
+        let binary = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(binary.parent().unwrap()).unwrap();
         let (options, _) = options(folder.path());
         let raft = Raft::open(options, Diary::new()).await.unwrap();
         let begun = Instant::now();
