@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use sublet_protocol::ids::LeaseId;
 use sublet_protocol::money::{Account, Line, MicroCredits};
 use sublet_protocol::records::Record;
 
 /// What was debited and credited to one account, in micro-units.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Balance {
     /// Sum of the debits. Cannot overflow: 2⁶⁴ lines of at most 2⁶³ each.
     pub debit: i128,
@@ -79,8 +80,8 @@ pub fn check_posting(lines: &[Line]) -> Result<(), PostingError> {
     }
 }
 
-/// The books.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// The books. A snapshot carries them, so that a start need not fold the whole journal.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Accounts {
     balances: BTreeMap<Account, Balance>,
     holds: BTreeMap<LeaseId, i128>,

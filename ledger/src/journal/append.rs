@@ -7,19 +7,21 @@ use super::{Appended, Cursor, Journal, tail};
 use crate::accounts::check_posting;
 use crate::error::{Error, Refusal};
 use crate::merkle::Hash;
-use crate::page::PageBuilder;
+use crate::page::{PAGE_BYTES_FULL, PageBuilder};
 use crate::segment::Seal;
 use crate::store::Batch;
 
 impl Journal {
     /// Appends the records of one raft entry, all or none. Records that are there already with
     /// equal bytes are skipped, so replaying the log is safe. Not durable until a seal or
-    /// [`Journal::sync`]: the raft log is.
+    /// [`Journal::sync`]: the raft log is. Written to the store once a page is full, since a commit
+    /// for each entry costs more than the records in it and makes nothing safer.
     ///
     /// # Errors
     /// [`Error::Diverged`] when a record differs from the one journalled under its index.
     /// [`Error::Refused`] when the records leave a gap, go back in time, do not balance or cannot
-    /// be encoded. Nothing was written then.
+    /// be encoded; nothing was changed then. After [`Error::Damaged`] and [`Error::Io`] the
+    /// journal has to be opened again.
     pub fn append(&mut self, cursor: Cursor, records: &[Record]) -> Result<Appended, Error> {
         let mut expected = records.first().map_or(0, |first| first.index.min(self.size()));
         let mut time = self.last_time();
@@ -47,33 +49,39 @@ impl Journal {
         }
         // The store's cursor may lag: it is a lower bound.
         self.cursor = self.cursor.max(Some(cursor));
-        if !new.is_empty() {
-            self.write(&new)?;
-        }
         let (added, skipped) = (new.len(), records.len() - new.len());
+        self.take(new)?;
         Ok(Appended { added, skipped, leaves, head: self.head() })
     }
 
-    /// Commits checked records: pages and description in one batch.
-    fn write(&mut self, new: &[(&Record, Vec<u8>, Hash)]) -> Result<(), Error> {
-        let (mut batch, mut pages) = (Batch::default(), Vec::new());
-        let mut page = PageBuilder::new(self.size());
-        let mut frontier = self.tail.frontier.clone();
+    /// Takes in checked records, and writes once they fill a page.
+    fn take(&mut self, new: Vec<(&Record, Vec<u8>, Hash)>) -> Result<(), Error> {
         for (record, bytes, leaf) in new {
+            self.tail.fresh.push(bytes);
+            self.tail.add(record, leaf);
+        }
+        let waiting: usize = self.tail.fresh.iter().map(Vec::len).sum();
+        if waiting < PAGE_BYTES_FULL { Ok(()) } else { self.flush() }
+    }
+
+    /// Writes what is in no page yet: pages and description in one commit.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
+        let (mut batch, mut pages) = (Batch::default(), Vec::new());
+        let mut page = PageBuilder::new(self.tail.fresh_from());
+        for (index, bytes) in (page.first()..).zip(&self.tail.fresh) {
             if !page.has_room_for(bytes.len()) {
-                let full = std::mem::replace(&mut page, PageBuilder::new(record.index));
+                let full = std::mem::replace(&mut page, PageBuilder::new(index));
                 pages.push(tail::put_page(&mut batch, full));
             }
             page.push(bytes);
-            frontier.append(*leaf);
         }
-        pages.push(tail::put_page(&mut batch, page));
-        self.meta(frontier.head()).put(&mut batch);
+        if page.count() > 0 {
+            pages.push(tail::put_page(&mut batch, page));
+        }
+        self.meta(self.head()).put(&mut batch);
         self.store.commit(batch)?;
-        for (record, _, leaf) in new {
-            self.tail.add(record, *leaf);
-        }
         self.tail.pages.extend(pages);
+        self.tail.fresh.clear();
         Ok(())
     }
 
@@ -104,6 +112,7 @@ impl Journal {
             let (segment, ends_there) = (seal.number, seal.end() - 1 == upto);
             return if ends_there { Ok(seal) } else { Err(Error::SealDiverged { upto, segment }) };
         }
+        self.flush()?;
         loop {
             let sealed = self.archive.frontier().size();
             let mut builder = self.archive.next_segment();
@@ -124,9 +133,7 @@ impl Journal {
     /// # Errors
     /// After a failed sync the process must stop: what is on the disk is unknown.
     pub fn sync(&mut self) -> Result<(), Error> {
-        let mut batch = Batch::default();
-        self.meta(self.head()).put(&mut batch);
-        self.store.commit(batch)?;
+        self.flush()?;
         self.store.sync()
     }
 }

@@ -141,6 +141,9 @@ impl Journal {
             let bytes = segment.record(index).ok_or(Damage::Missing { index })?;
             return Ok(read(bytes));
         }
+        if let Some(bytes) = self.tail.fresh_record(index) {
+            return Ok(read(bytes));
+        }
         let place = self.tail.page_of(index).ok_or(Damage::Missing { index })?;
         let bytes = tail::read_page(&*self.store, place.first, place.chunks)?;
         let records = page::records(place.first, &bytes)?;
@@ -165,6 +168,10 @@ impl Journal {
                 expected += 1;
             }
         }
+        if expected != self.tail.fresh_from() {
+            return Err(Damage::Missing { index: expected }.into());
+        }
+        (expected..).zip(&self.tail.fresh).for_each(|(index, record)| visit(index, record));
         Ok(())
     }
 
@@ -185,6 +192,13 @@ impl Journal {
                     }
                     next += 1;
                 }
+                continue;
+            }
+            if let Some(bytes) = self.tail.fresh_record(next) {
+                if !visit(next, bytes)? {
+                    return Ok(());
+                }
+                next += 1;
                 continue;
             }
             let place = self.tail.page_of(next).ok_or(Damage::Missing { index: next })?;

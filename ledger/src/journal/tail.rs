@@ -1,4 +1,5 @@
-//! The tail: the records that are not sealed yet, as pages in tree `records`.
+//! The tail: the records that are not sealed yet. The last few are in memory until they fill a
+//! page; the others are pages in tree `records`.
 //!
 //! A page's key is its first index ‖ chunk number, both big-endian; a page above 16 KiB (one large
 //! record) is kept in several chunks, which are written and removed together.
@@ -31,6 +32,8 @@ pub(super) struct Page {
 pub(super) struct Tail {
     /// Its pages, in order, without a gap.
     pub(super) pages: Vec<Page>,
+    /// The canonical bytes of its last records, which are in no page yet.
+    pub(super) fresh: Vec<Vec<u8>>,
     /// Which of its records touch which ids.
     pub(super) postings: Postings,
     /// Frontier of the whole journal.
@@ -42,7 +45,8 @@ pub(super) struct Tail {
 impl Tail {
     /// An empty tail behind `sealed` records.
     pub(super) fn after(sealed: Frontier, last_time: Option<Timestamp>) -> Self {
-        Self { pages: Vec::new(), postings: Postings::default(), frontier: sealed, last_time }
+        let (pages, fresh) = (Vec::new(), Vec::new());
+        Self { pages, fresh, postings: Postings::default(), frontier: sealed, last_time }
     }
 
     /// Reads the tail that has to lead from `sealed` to `head`, and checks every byte of it.
@@ -75,7 +79,18 @@ impl Tail {
         Ok(tail)
     }
 
-    /// Adds a record that is in the store.
+    /// Index of the first record that is in no page yet.
+    pub(super) fn fresh_from(&self) -> u64 {
+        self.frontier.size() - u64::try_from(self.fresh.len()).expect("a length fits in 64 bits")
+    }
+
+    /// The bytes of record `index`, if it is in no page yet.
+    pub(super) fn fresh_record(&self, index: u64) -> Option<&[u8]> {
+        let place = usize::try_from(index.checked_sub(self.fresh_from())?).ok()?;
+        self.fresh.get(place).map(Vec::as_slice)
+    }
+
+    /// Adds a record whose bytes are in the store or among the fresh ones.
     pub(super) fn add(&mut self, record: &Record, leaf: Hash) {
         self.postings.add(record);
         self.frontier.append(leaf);
