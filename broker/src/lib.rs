@@ -1,1 +1,21 @@
 //! The shell round the rules: raft, agent link, HTTP, planner.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests"))]
+
+pub mod cell;
+pub mod clock;
+pub mod config;
+pub mod counters;
+mod driver;
+pub mod error;
+mod feed;
+mod link;
+mod machine;
+pub mod metrics;
+pub mod raft;
+pub mod records;
+pub mod relay;
+mod snapshot;
+
+pub use cell::Cell;
+pub use config::{Checks, Config};
+pub use error::Error;

@@ -1,0 +1,418 @@
+//! The cell: one facade for the API, the command line and the agent link.
+//!
+//! It stamps commands and hands them to the log, reads the state, the journal and the books, and
+//! runs the leader's driver while this node leads. It knows no HTTP and asks nobody who they are:
+//! the caller says on whose behalf it speaks.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sublet_core::matching::{self, Explanation, WhatIf};
+use sublet_core::{State, StateView};
+use sublet_ledger::accounts::Accounts;
+use sublet_ledger::journal::Journal;
+use sublet_ledger::merkle::TreeHead;
+use sublet_ledger::verify::{self, Report};
+use sublet_protocol::codec;
+use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome, Stamped};
+use sublet_protocol::ids::{CommandId, LeaseId, RequestId, TenantId};
+use sublet_protocol::policy::Policy;
+use sublet_protocol::records::Record;
+use sublet_protocol::requests::RequestSpec;
+use sublet_protocol::transport::{Address, BrokerLink};
+use sublet_protocol::units::Timestamp;
+use tempfile::TempDir;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::driver::{self, DriverHandle};
+use crate::error::Error;
+use crate::machine::CellMachine;
+use crate::raft::{self, Raft};
+use crate::records::Subscription;
+use crate::relay::{Reader, Relay, WorkloadError};
+
+/// Most records that one call returns.
+pub const RECORDS_MAX: usize = 1_000;
+
+/// One node of a cell. Cheap to clone; all clones are the same node.
+#[derive(Clone)]
+pub struct Cell {
+    parts: Arc<Parts>,
+    driver: Arc<DriverHandle>,
+}
+
+/// What the cell and its driver share.
+pub(crate) struct Parts {
+    pub(crate) raft: Raft,
+    pub(crate) machine: Arc<CellMachine>,
+    pub(crate) clock: Clock,
+    pub(crate) relay: Relay,
+    /// Removed when the cell is shut down or dropped.
+    folder: Mutex<Option<TempDir>>,
+}
+
+impl std::fmt::Debug for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cell").field("raft", &self.parts.raft).finish_non_exhaustive()
+    }
+}
+
+impl Cell {
+    /// Opens the cell in `config.data_dir`, or founds it there.
+    ///
+    /// When this returns on the only node of a cell, it leads, its log has been replayed, and
+    /// everything that was ever acknowledged is there. A damaged or missing store of the ledger has
+    /// been made anew from archive and log.
+    ///
+    /// # Errors
+    /// [`Error::Folder`], [`Error::Ledger`], [`Error::Raft`], [`Error::OtherCell`],
+    /// [`Error::LogBehind`], [`Error::Founding`]: the data cannot be used as it is.
+    pub async fn open(config: Config) -> Result<Self, Error> {
+        let (folder, path) = folder(config.data_dir)?;
+        let opened = Journal::open_or_rebuild(&path.join("ledger"), config.cell);
+        let opened = opened.map_err(Error::Ledger)?;
+        let machine =
+            CellMachine::new(config.cell, opened.journal, config.checks, config.snapshot_records);
+        let machine = Arc::new(machine);
+        let mut options =
+            raft::Options::new(path.join("raft"), config.cell.as_str(), config.node_id);
+        options.on_fatal = config.on_fatal;
+        let log: Arc<dyn raft::Machine> = Arc::clone(&machine) as _;
+        let raft = Raft::open(options, log).await?;
+
+        let parts = Parts {
+            raft,
+            machine,
+            clock: Clock::new(config.clock),
+            relay: Relay::default(),
+            folder: Mutex::new(folder),
+        };
+        if let Err(error) = parts.begin(config.cell, config.policy).await {
+            parts.close().await;
+            return Err(error);
+        }
+        let parts = Arc::new(parts);
+        let driver = Arc::new(driver::start(Arc::clone(&parts)));
+        Ok(Self { parts, driver })
+    }
+
+    /// Takes messages of agents from this link from now on, in place of an earlier one.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub async fn attach(&self, link: Box<dyn BrokerLink>) -> Result<(), Error> {
+        self.driver.attach(link).await
+    }
+
+    /// Asks for something on behalf of `actor` and waits until it is committed and applied.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::NotLeader`], [`Error::TooLarge`], [`Error::Stopped`]: it did not
+    /// happen. [`Error::Unknown`]: it may have; ask again with the same key.
+    pub async fn propose(
+        &self,
+        actor: Actor,
+        key: Option<IdempotencyKey>,
+        command: Command,
+    ) -> Result<Outcome, Error> {
+        let term = self.parts.raft.leadership().borrow().term;
+        self.parts.propose(actor, key, command, term).await
+    }
+
+    /// Reads the state after everything that was acknowledged before this call. Commands wait while
+    /// `read` runs: be short.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`], [`Error::Stopped`].
+    pub async fn read<R>(&self, read: impl FnOnce(&State) -> R) -> Result<R, Error> {
+        self.parts.raft.read_barrier().await?;
+        Ok(self.parts.machine.read(read))
+    }
+
+    /// Reads the state as this node knows it; it may be behind.
+    pub fn read_stale<R>(&self, read: impl FnOnce(&State) -> R) -> R {
+        self.parts.machine.read(read)
+    }
+
+    /// Ledger time now.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.parts.clock.now()
+    }
+
+    /// The ledger clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.parts.clock
+    }
+
+    /// Why a request waits; nothing if no such request waits.
+    ///
+    /// # Errors
+    /// As [`Cell::read`].
+    pub async fn explain(&self, request: RequestId) -> Result<Option<Explanation>, Error> {
+        let now = self.now();
+        self.read(|state| matching::explain(StateView { state, now }, request)).await
+    }
+
+    /// What would come of a request, without asking for it.
+    ///
+    /// # Errors
+    /// As [`Cell::read`].
+    pub async fn what_if(&self, tenant: TenantId, spec: &RequestSpec) -> Result<WhatIf, Error> {
+        let now = self.now();
+        self.read(|state| matching::what_if(StateView { state, now }, tenant, spec)).await
+    }
+
+    /// Record `index`; nothing behind the end.
+    ///
+    /// # Errors
+    /// [`Error::Ledger`], [`Error::Stopped`].
+    pub fn record(&self, index: u64) -> Result<Option<Record>, Error> {
+        self.parts.journal(|journal| journal.record(index))
+    }
+
+    /// At most `limit` (and [`RECORDS_MAX`]) records from index `from` on.
+    ///
+    /// # Errors
+    /// As [`Cell::record`].
+    pub fn records(&self, from: u64, limit: usize) -> Result<Vec<Record>, Error> {
+        self.parts.journal(|journal| journal.range(from, limit.min(RECORDS_MAX)))
+    }
+
+    /// All records of a lease, live or ended, in order.
+    ///
+    /// # Errors
+    /// As [`Cell::record`].
+    pub fn records_of_lease(&self, lease: LeaseId) -> Result<Vec<Record>, Error> {
+        self.parts.journal(|journal| journal.by_lease(lease))
+    }
+
+    /// All records that name a request, in order; those between grant and end name the lease.
+    ///
+    /// # Errors
+    /// As [`Cell::record`].
+    pub fn records_of_request(&self, request: RequestId) -> Result<Vec<Record>, Error> {
+        self.parts.journal(|journal| journal.by_request(request))
+    }
+
+    /// At most `limit` (and [`RECORDS_MAX`]) records of a tenant's business behind index `after`.
+    ///
+    /// # Errors
+    /// As [`Cell::record`].
+    pub fn records_of_tenant(
+        &self,
+        tenant: TenantId,
+        after: Option<u64>,
+        limit: usize,
+    ) -> Result<Vec<Record>, Error> {
+        let limit = limit.min(RECORDS_MAX);
+        self.parts.journal(|journal| journal.by_tenant(tenant, after, limit))
+    }
+
+    /// Every record from index `from` on, once and in order: those that are there, then each one as
+    /// it is journalled.
+    #[must_use]
+    pub fn subscribe(&self, from: u64) -> Subscription {
+        Subscription::new(Arc::clone(&self.parts.machine), from)
+    }
+
+    /// Size and root of the journal.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub fn head(&self) -> Result<TreeHead, Error> {
+        self.parts.journal(|journal| Ok(journal.head()))
+    }
+
+    /// Reads the whole journal again from the disk and checks it. Commands wait meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Ledger`] if the system fails, [`Error::Stopped`].
+    pub async fn verify(&self) -> Result<Report, Error> {
+        let parts = Arc::clone(&self.parts);
+        let verified = tokio::task::spawn_blocking(move || parts.journal(verify::verify));
+        verified.await.map_err(|_| Error::Stopped)?
+    }
+
+    /// Reads the journal itself, for proofs. Commands wait meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Ledger`], [`Error::Stopped`].
+    pub fn journal<R>(
+        &self,
+        read: impl FnOnce(&Journal) -> Result<R, sublet_ledger::Error>,
+    ) -> Result<R, Error> {
+        self.parts.journal(read)
+    }
+
+    /// The books.
+    #[must_use]
+    pub fn accounts(&self) -> Accounts {
+        self.parts.machine.accounts()
+    }
+
+    /// What was done since the cell was opened.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.parts.machine.counters()
+    }
+
+    /// The newest violations of invariants, newest first; empty in a sound cell.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        self.parts.machine.violations()
+    }
+
+    /// The state of this node's replication.
+    #[must_use]
+    pub fn status(&self) -> raft::Status {
+        self.parts.raft.status()
+    }
+
+    /// Hands over the workload of a live lease. It is kept in memory and sent to the agent of the
+    /// first member until the guest runs or the lease ends.
+    ///
+    /// # Errors
+    /// [`WorkloadError`] says what does not fit; nothing was kept then.
+    pub fn put_workload(&self, lease: LeaseId, bytes: Vec<u8>) -> Result<(), WorkloadError> {
+        self.parts.put_workload(lease, bytes)?;
+        self.driver.workload_waits();
+        Ok(())
+    }
+
+    /// The output of a lease's guest, from `offset` on, until the lease has ended. Nothing if there
+    /// is no such lease, it ended too long ago, or too many are being read.
+    #[must_use]
+    pub fn output(&self, lease: LeaseId, offset: u64) -> Option<Reader> {
+        // Under the state's lock, so that the end of the lease is seen by the reader.
+        self.parts
+            .machine
+            .read(|state| self.parts.relay.read(lease, offset, state.leases().contains_key(&lease)))
+    }
+
+    /// Stops the node in order: the leader's work ends, the journal's tail is sealed, a snapshot is
+    /// stored, the folders are let go of. May be called twice.
+    pub async fn shutdown(&self) {
+        self.driver.stop().await;
+        let leadership = *self.parts.raft.leadership().borrow();
+        if leadership.is_leader {
+            self.parts.machine.want_snapshot();
+            let seal = self.parts.propose(Actor::Leader, None, Command::SealTail, leadership.term);
+            match seal.await {
+                Ok(Outcome::Done { .. }) => {}
+                Ok(outcome) => tracing::warn!(?outcome, "the tail was not sealed"),
+                Err(error) => tracing::warn!(%error, "the tail was not sealed"),
+            }
+        }
+        self.parts.close().await;
+    }
+}
+
+impl Parts {
+    /// Stamps a command and has it committed and applied.
+    pub(crate) async fn propose(
+        &self,
+        actor: Actor,
+        key: Option<IdempotencyKey>,
+        command: Command,
+        term: u64,
+    ) -> Result<Outcome, Error> {
+        let is_seal = matches!(command, Command::SealTail);
+        let id = CommandId::new(random()?);
+        let stamped = Stamped { id, actor, now: self.clock.now(), term, key, command };
+        let bytes = codec::encode(&stamped).map_err(|_| Error::TooLarge)?;
+        let (_, reply) = match is_seal {
+            true => self.raft.propose_last(bytes).await?,
+            false => self.raft.propose(bytes).await?,
+        };
+        codec::decode(&reply).map_err(Error::Codec)
+    }
+
+    /// After the log was replayed: checks that all fits together, and founds a new cell.
+    async fn begin(&self, cell: sublet_protocol::ids::CellId, policy: Policy) -> Result<(), Error> {
+        let (founded, log, now) =
+            self.machine.read(|state| (state.cell(), state.next_index(), state.now()));
+        let journal = self.journal(|journal| Ok(journal.size()))?;
+        if journal != log {
+            return Err(Error::LogBehind { journal, log });
+        }
+        self.clock.not_before(now);
+        self.machine.go_live();
+        let leadership = *self.raft.leadership().borrow();
+        match founded {
+            Some((found, _)) if found != cell => {
+                return Err(Error::OtherCell { found, expected: cell });
+            }
+            Some(_) => return Ok(()),
+            None if !leadership.is_leader => return Ok(()),
+            None => {}
+        }
+        let create = Command::CreateCell { cell, policy };
+        match self.propose(Actor::Leader, None, create, leadership.term).await? {
+            Outcome::Refused { rejection } => Err(Error::Founding(rejection)),
+            Outcome::Done { .. } | Outcome::Repeated { .. } => Ok(()),
+        }
+    }
+
+    fn journal<R>(
+        &self,
+        read: impl FnOnce(&Journal) -> Result<R, sublet_ledger::Error>,
+    ) -> Result<R, Error> {
+        self.machine.journal(read).ok_or(Error::Stopped)?.map_err(Error::Ledger)
+    }
+
+    fn put_workload(&self, lease: LeaseId, bytes: Vec<u8>) -> Result<(), WorkloadError> {
+        // Under the state's lock, so that the end of the lease drops it.
+        self.machine.read(|state| {
+            let lease_now = state.leases().get(&lease).ok_or(WorkloadError::LeaseMissing)?;
+            if let sublet_core::LeaseStage::Ending { .. } = lease_now.stage() {
+                return Err(WorkloadError::LeaseEnding);
+            }
+            let terms = lease_now.terms();
+            let declared = terms.workload.as_ref().ok_or(WorkloadError::NotDeclared)?;
+            let first = terms.members.first().ok_or(WorkloadError::LeaseMissing)?.slice;
+            let to = Address { cluster: first.cluster, node: first.node };
+            self.relay.put_workload(lease, declared, (to, terms.token), bytes)
+        })
+    }
+
+    async fn close(&self) {
+        self.raft.shutdown().await;
+        if let Err(error) = self.machine.close() {
+            tracing::error!(%error, "the ledger could not be brought to the disk");
+        }
+        let folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(folder) = folder
+            && let Err(error) = folder.close()
+        {
+            tracing::warn!(%error, "the temporary folder was not removed");
+        }
+    }
+}
+
+/// The data folder, and the temporary one that it is if none was given.
+fn folder(data_dir: Option<PathBuf>) -> Result<(Option<TempDir>, PathBuf), Error> {
+    match data_dir {
+        Some(path) => {
+            let made = std::fs::create_dir_all(&path);
+            made.map_err(|source| Error::Folder { path: path.clone(), source })?;
+            Ok((None, path))
+        }
+        None => {
+            let made = tempfile::Builder::new().prefix("sublet-").tempdir();
+            let path = std::env::temp_dir();
+            let folder = made.map_err(|source| Error::Folder { path, source })?;
+            let path = folder.path().to_owned();
+            Ok((Some(folder), path))
+        }
+    }
+}
+
+fn random() -> Result<u128, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(Error::Randomness)?;
+    Ok(u128::from_le_bytes(bytes))
+}

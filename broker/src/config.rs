@@ -1,0 +1,59 @@
+//! The settings of a cell's shell. What changes decisions is replicated policy, not this.
+
+use std::path::PathBuf;
+
+use sublet_protocol::ids::CellId;
+use sublet_protocol::policy::Policy;
+
+use crate::clock::ClockKind;
+use crate::raft::FatalHook;
+
+/// How often the invariants are checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Checks {
+    /// After every command, and the state is evolved a second time from the journalled bytes and
+    /// compared. For `dev` and tests: it costs time in proportion to the state.
+    Always,
+    /// After one command of this many. Zero switches them off.
+    OneIn(u32),
+}
+
+/// The settings of [`Cell::open`](crate::cell::Cell::open). [`Config::new`] has the defaults.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The cell's name. It is written into log, snapshots and journal.
+    pub cell: CellId,
+    /// The policy a new cell is founded with. A cell that exists keeps its own.
+    pub policy: Policy,
+    /// This node's number within the cell. Default 1.
+    pub node_id: u64,
+    /// Where log and ledger lie. None (the default) is a temporary folder that is removed when
+    /// the cell is shut down.
+    pub data_dir: Option<PathBuf>,
+    /// How often invariants are checked. Default: one command in 64.
+    pub checks: Checks,
+    /// Where ledger time comes from. Default: the machine's clocks.
+    pub clock: ClockKind,
+    /// A seal yields a snapshot once the journal has grown by this many records since the last
+    /// one. Default 16,384: the log replayed at a start stays below about twice that.
+    pub snapshot_records: u64,
+    /// What happens when storage fails or this replica diverges. Default: the process aborts.
+    pub on_fatal: FatalHook,
+}
+
+impl Config {
+    /// The defaults for a cell of this name.
+    #[must_use]
+    pub fn new(cell: CellId) -> Self {
+        Self {
+            cell,
+            policy: Policy::default(),
+            node_id: 1,
+            data_dir: None,
+            checks: Checks::OneIn(64),
+            clock: ClockKind::Real,
+            snapshot_records: 16_384,
+            on_fatal: FatalHook::abort(),
+        }
+    }
+}

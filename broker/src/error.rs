@@ -1,0 +1,89 @@
+//! Why the cell did not do or answer something.
+
+use std::io;
+use std::path::PathBuf;
+
+use sublet_protocol::codec;
+use sublet_protocol::ids::CellId;
+use sublet_protocol::refusals::Rejection;
+
+use crate::raft;
+
+/// Why a call of the [`Cell`](crate::cell::Cell) failed. A refusal by the rules is not one: it is
+/// an [`Outcome`](sublet_protocol::commands::Outcome).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It may or may not have happened. Ask again with the same idempotency key.
+    #[error("the outcome is unknown: ask again with the same idempotency key")]
+    Unknown,
+    /// Too much waits. Nothing happened; try again later.
+    #[error("too much is waiting")]
+    Busy,
+    /// This node does not lead its cell. Nothing happened.
+    #[error("this node does not lead (leader: {leader:?})")]
+    NotLeader {
+        /// Which node leads, if known.
+        leader: Option<u64>,
+    },
+    /// The command is larger than any may be. Nothing happened.
+    #[error("the command is too large")]
+    TooLarge,
+    /// The cell has been shut down.
+    #[error("the cell has been shut down")]
+    Stopped,
+    /// The data belongs to another cell.
+    #[error("the data belongs to cell {found}, this is {expected}")]
+    OtherCell {
+        /// Whose it is.
+        found: CellId,
+        /// Whose it should be.
+        expected: CellId,
+    },
+    /// The ledger has records that the raft log does not know of.
+    #[error("the ledger has {journal} records, the raft log leads to {log}")]
+    LogBehind {
+        /// Records in the journal.
+        journal: u64,
+        /// Records after the log was replayed.
+        log: u64,
+    },
+    /// A new cell could not be founded.
+    #[error("the cell could not be founded")]
+    Founding(#[source] Rejection),
+    /// The data folder could not be made.
+    #[error("cannot create {}", path.display())]
+    Folder {
+        /// Which folder.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The replicated log failed or refused.
+    #[error("the replicated log failed")]
+    Raft(#[source] raft::Error),
+    /// The ledger failed.
+    #[error("the ledger failed")]
+    Ledger(#[source] sublet_ledger::Error),
+    /// Bytes are not what they should be.
+    #[error("the log's answer cannot be read")]
+    Codec(#[source] codec::Error),
+    /// The system has no randomness.
+    #[error("no randomness for a command's id")]
+    Randomness(#[source] getrandom::Error),
+}
+
+impl From<raft::Error> for Error {
+    fn from(error: raft::Error) -> Self {
+        match error {
+            raft::Error::NotLeader { leader } => Error::NotLeader { leader },
+            raft::Error::NoQuorum => Error::NotLeader { leader: None },
+            raft::Error::Busy => Error::Busy,
+            raft::Error::TooLarge { .. } => Error::TooLarge,
+            raft::Error::Unknown => Error::Unknown,
+            raft::Error::Stopped => Error::Stopped,
+            other => Error::Raft(other),
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The cell's state machine: decode, apply the rules, journal, check, tell.
+//!
+//! The log calls it with one entry after the other. The state is behind a lock that readers hold
+//! only for a moment; a reader that sees a state finds all its records in the journal. An error
+//! here stops the process: storage failed or this replica diverged.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
+
+use sublet_core::{State, invariants};
+use sublet_ledger::accounts::Accounts;
+use sublet_ledger::journal::{Cursor, Journal};
+use sublet_protocol::codec::{self, decode_record, encode_record};
+use sublet_protocol::commands::{Outcome, Stamped};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::CellId;
+use sublet_protocol::records::Record;
+
+use crate::config::Checks;
+use crate::counters::{Counters, Tally};
+use crate::error::Error;
+use crate::feed::Feed;
+use crate::metrics;
+use crate::raft::{Applied, LogPosition, Machine, MachineError};
+use crate::snapshot::{SegmentRef, Snapshot};
+
+/// Texts of violations that are kept for display.
+const VIOLATIONS_KEPT: usize = 16;
+
+/// Why the machine stops the process.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The log holds a command that this program cannot read.
+    #[error("a command in the log cannot be read")]
+    Command(#[source] codec::Error),
+    /// An answer, record or snapshot has no bytes.
+    #[error("what was decided cannot be written")]
+    Unwritable(#[source] codec::Error),
+    /// A snapshot cannot be read.
+    #[error("a snapshot cannot be read")]
+    Snapshot(#[source] codec::Error),
+    /// The snapshot is of another cell.
+    #[error("the snapshot belongs to another cell")]
+    OtherCell,
+    /// The archive is not the one the snapshot was taken over.
+    #[error("the archive lacks segment {number} as the snapshot knows it")]
+    Segment {
+        /// The segment's number.
+        number: u32,
+    },
+    /// The ledger failed.
+    #[error("the ledger failed")]
+    Ledger(#[source] sublet_ledger::Error),
+    /// The journal was closed.
+    #[error("the cell has been shut down")]
+    Closed,
+}
+
+impl From<Failure> for MachineError {
+    fn from(failure: Failure) -> Self {
+        MachineError::new(failure)
+    }
+}
+
+/// State, journal and feed of one replica.
+pub(crate) struct CellMachine {
+    cell: CellId,
+    checks: Checks,
+    snapshot_records: u64,
+    replica: RwLock<Replica>,
+    /// None once the cell was shut down.
+    journal: RwLock<Option<Journal>>,
+    feed: Feed,
+    /// Whether the log has been replayed: only then commands are counted.
+    is_live: AtomicBool,
+    /// Whether the next seal must yield a snapshot.
+    wants_snapshot: AtomicBool,
+}
+
+#[derive(Default)]
+struct Replica {
+    state: State,
+    /// The fold of the journalled bytes, if it is checked (INV-12).
+    shadow: Option<State>,
+    accounts: Accounts,
+    tally: Tally,
+    violations: VecDeque<String>,
+    /// The size of the journal at the last snapshot.
+    snapshot_at: u64,
+    /// Commands until the next check.
+    unchecked: u32,
+}
+
+impl CellMachine {
+    pub(crate) fn new(
+        cell: CellId,
+        journal: Journal,
+        checks: Checks,
+        snapshot_records: u64,
+    ) -> Self {
+        let shadow = (checks == Checks::Always).then(State::default);
+        Self {
+            cell,
+            checks,
+            snapshot_records,
+            replica: RwLock::new(Replica { shadow, ..Replica::default() }),
+            journal: RwLock::new(Some(journal)),
+            feed: Feed::new(),
+            is_live: AtomicBool::new(false),
+            wants_snapshot: AtomicBool::new(false),
+        }
+    }
+
+    fn replica(&self) -> RwLockReadGuard<'_, Replica> {
+        self.replica.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replica_mut(&self) -> RwLockWriteGuard<'_, Replica> {
+        self.replica.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the state. Commands wait meanwhile: be short.
+    pub(crate) fn read<R>(&self, read: impl FnOnce(&State) -> R) -> R {
+        read(&self.replica().state)
+    }
+
+    /// Reads the journal; nothing once the cell was shut down. Appends wait meanwhile.
+    pub(crate) fn journal<R>(&self, read: impl FnOnce(&Journal) -> R) -> Option<R> {
+        self.journal.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(read)
+    }
+
+    /// The newest records.
+    pub(crate) const fn feed(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// At most `limit` records from `from` on.
+    pub(crate) fn records(&self, from: u64, limit: usize) -> Result<Vec<Arc<Record>>, Error> {
+        if let Some(recent) = self.feed.recent(from, limit) {
+            return Ok(recent);
+        }
+        let records = self.journal(|journal| journal.range(from, limit)).ok_or(Error::Stopped)?;
+        Ok(records.map_err(Error::Ledger)?.into_iter().map(Arc::new).collect())
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.replica().tally.counters.clone()
+    }
+
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.replica().violations.iter().cloned().collect()
+    }
+
+    pub(crate) fn accounts(&self) -> Accounts {
+        self.replica().accounts.clone()
+    }
+
+    /// The log has been replayed: from now on commands are counted.
+    pub(crate) fn go_live(&self) {
+        let mut replica = self.replica_mut();
+        let Replica { state, tally, .. } = &mut *replica;
+        tally.resume(state);
+        metrics::state_is(state);
+        self.is_live.store(true, Ordering::SeqCst);
+    }
+
+    /// The next seal yields a snapshot.
+    pub(crate) fn want_snapshot(&self) {
+        self.wants_snapshot.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends the feed, brings the journal to the disk and lets go of it.
+    pub(crate) fn close(&self) -> Result<(), sublet_ledger::Error> {
+        self.feed.close();
+        let journal = self.journal.write().unwrap_or_else(PoisonError::into_inner).take();
+        journal.map_or(Ok(()), |mut journal| journal.sync())
+    }
+
+    fn apply_entry(&self, at: LogPosition, commands: &[Vec<u8>]) -> Result<Applied, Failure> {
+        let started = Instant::now();
+        let mut replica = self.replica_mut();
+        let (mut replies, mut records) = (Vec::with_capacity(commands.len()), Vec::new());
+        for bytes in commands {
+            let stamped: Stamped = codec::decode(bytes).map_err(Failure::Command)?;
+            let applied = sublet_core::apply(&mut replica.state, &stamped, at.term);
+            self.count(&mut replica, &stamped, &applied.outcome, &applied.records);
+            replies.push(codec::encode(&applied.outcome).map_err(Failure::Unwritable)?);
+            records.extend(applied.records);
+            self.check(&mut replica);
+        }
+        let seal = records.iter().rev().find(|record| is_seal(record)).map(|record| record.index);
+        let sealed = {
+            let mut journal = self.journal.write().unwrap_or_else(PoisonError::into_inner);
+            let journal = journal.as_mut().ok_or(Failure::Closed)?;
+            let cursor = Cursor { log_index: at.index, term: at.term };
+            journal.append(cursor, &records).map_err(Failure::Ledger)?;
+            replica.post(&records)?;
+            match seal {
+                // The record of the seal is the first of the next segment.
+                Some(index) => self.seal(&mut replica, journal, index.saturating_sub(1))?,
+                None => None,
+            }
+        };
+        let next = replica.state.next_index();
+        if self.is_live.load(Ordering::Relaxed) {
+            metrics::entry_applied(started.elapsed(), records.len());
+            metrics::state_is(&replica.state);
+        }
+        drop(replica);
+        self.feed.publish(records, next);
+        Ok(Applied { replies, sealed })
+    }
+
+    fn count(
+        &self,
+        replica: &mut Replica,
+        stamped: &Stamped,
+        outcome: &Outcome,
+        records: &[Record],
+    ) {
+        if !self.is_live.load(Ordering::Relaxed) {
+            return;
+        }
+        metrics::command_applied(&stamped.command, outcome);
+        tracing::debug!(
+            command = stamped.command.name(), id = %stamped.id, records = records.len(), "applied"
+        );
+        replica.tally.command(outcome);
+        for record in records {
+            replica.tally.record(record);
+            match &record.event {
+                Event::LeaseGranted { .. } => metrics::lease_granted(),
+                Event::LeaseEnded { reason, .. } => metrics::lease_ended(*reason),
+                _other => {}
+            }
+        }
+    }
+
+    /// Checks the invariants of the state, after every command or a sample of them.
+    fn check(&self, replica: &mut Replica) {
+        let is_due = match self.checks {
+            Checks::Always => true,
+            Checks::OneIn(0) => false,
+            Checks::OneIn(every) => {
+                replica.unchecked += 1;
+                replica.unchecked >= every
+            }
+        };
+        if !is_due {
+            return;
+        }
+        replica.unchecked = 0;
+        let found = invariants::check(&replica.state);
+        if self.is_live.load(Ordering::Relaxed) {
+            metrics::invariants_checked();
+            replica.tally.counters.invariants_checked += 1;
+        }
+        for violation in found {
+            replica.violated(violation.invariant, violation.what);
+        }
+    }
+
+    /// Seals the records up to and with `upto`. A snapshot is due when the journal has grown by
+    /// enough since the last one, or is wanted. Encoding it holds up commands: about a second for
+    /// each 300 MiB, that is a million requests.
+    fn seal(
+        &self,
+        replica: &mut Replica,
+        journal: &mut Journal,
+        upto: u64,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        journal.seal(upto).map_err(Failure::Ledger)?;
+        let grown = upto.saturating_sub(replica.snapshot_at);
+        if !self.wants_snapshot.swap(false, Ordering::SeqCst) && grown < self.snapshot_records {
+            return Ok(None);
+        }
+        let tail = journal.range(upto.saturating_add(1), usize::MAX).map_err(Failure::Ledger)?;
+        let segments = journal.seals().iter().map(SegmentRef::from).collect();
+        // Moved in and out again: a copy of the state would double the memory.
+        let state = std::mem::take(&mut replica.state);
+        let accounts = std::mem::take(&mut replica.accounts);
+        let snapshot = Snapshot { state, accounts, segments, tail };
+        let bytes = codec::encode(&snapshot);
+        replica.state = snapshot.state;
+        replica.accounts = snapshot.accounts;
+        replica.snapshot_at = upto;
+        bytes.map(Some).map_err(Failure::Unwritable)
+    }
+
+    fn restore_from(&self, at: LogPosition, bytes: &[u8]) -> Result<(), Failure> {
+        let snapshot: Snapshot = codec::decode(bytes).map_err(Failure::Snapshot)?;
+        if snapshot.state.cell().is_none_or(|(cell, _)| cell != self.cell) {
+            return Err(Failure::OtherCell);
+        }
+        let mut journal = self.journal.write().unwrap_or_else(PoisonError::into_inner);
+        let journal = journal.as_mut().ok_or(Failure::Closed)?;
+        let have: Vec<SegmentRef> = journal.seals().iter().map(SegmentRef::from).collect();
+        let lacks = |(place, wanted): (usize, &SegmentRef)| have.get(place) != Some(wanted);
+        let missing = snapshot.segments.iter().enumerate().find(|entry| lacks(*entry));
+        if let Some((_, SegmentRef { number, .. })) = missing {
+            return Err(Failure::Segment { number: *number });
+        }
+        let cursor = Cursor { log_index: at.index, term: at.term };
+        journal.append(cursor, &snapshot.tail).map_err(Failure::Ledger)?;
+
+        let mut replica = self.replica_mut();
+        let next = snapshot.state.next_index();
+        replica.shadow = (self.checks == Checks::Always).then(|| snapshot.state.clone());
+        replica.state = snapshot.state;
+        replica.accounts = snapshot.accounts;
+        replica.snapshot_at = next;
+        let Replica { state, tally, .. } = &mut *replica;
+        tally.resume(state);
+        drop(replica);
+        self.feed.reset(next);
+        Ok(())
+    }
+}
+
+impl Machine for CellMachine {
+    fn apply(&self, at: LogPosition, commands: &[Vec<u8>]) -> Result<Applied, MachineError> {
+        Ok(self.apply_entry(at, commands)?)
+    }
+
+    fn restore(&self, at: LogPosition, snapshot: &[u8]) -> Result<(), MachineError> {
+        Ok(self.restore_from(at, snapshot)?)
+    }
+}
+
+impl Replica {
+    /// Posts journalled records to the books (INV-4) and folds their bytes into the second state
+    /// (INV-12).
+    fn post(&mut self, records: &[Record]) -> Result<(), Failure> {
+        for record in records {
+            if let Err(error) = self.accounts.post(record) {
+                self.violated(4, format!("record {}: {error}", record.index));
+            }
+        }
+        if records.is_empty() {
+            return Ok(());
+        }
+        let Some(shadow) = &mut self.shadow else { return Ok(()) };
+        for record in records {
+            let bytes = encode_record(record).map_err(Failure::Unwritable)?;
+            let read = decode_record(&bytes).map_err(Failure::Unwritable)?;
+            sublet_core::fold(shadow, &read);
+        }
+        if *shadow != self.state {
+            let index = self.state.next_index();
+            self.violated(12, format!("the state is not the fold of the first {index} records"));
+        }
+        Ok(())
+    }
+
+    fn violated(&mut self, invariant: u8, what: String) {
+        tracing::error!(invariant, what, "invariant violated");
+        metrics::invariant_violated(invariant);
+        self.tally.counters.invariant_violations += 1;
+        self.violations.truncate(VIOLATIONS_KEPT - 1);
+        self.violations.push_front(format!("INV-{invariant}: {what}"));
+    }
+}
+
+fn is_seal(record: &Record) -> bool {
+    matches!(record.event, Event::TailSealed { .. })
+}
