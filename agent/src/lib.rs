@@ -10,8 +10,13 @@
 pub mod probe;
 
 pub mod idle;
+pub mod watch;
 
 pub mod durable;
+pub mod session;
 
 pub mod driver;
 pub mod guard;
+
+pub mod clock;
+pub mod node;
