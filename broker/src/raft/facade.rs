@@ -279,7 +279,7 @@ impl Raft {
             node_id: options.node_id,
             term: metrics.current_term,
             role,
-            leader: metrics.current_leader,
+            leader: keeper::leadership(&metrics).leader,
             last_log: metrics.last_log_index,
             committed: metrics.local_committed.as_ref().map(position),
             applied: shared.applied(),

@@ -21,12 +21,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// What the metrics say about leadership.
 pub(super) fn leadership(metrics: &RaftMetrics<TypeConfig>) -> Leadership {
-    Leadership {
-        term: metrics.current_term,
-        is_leader: metrics.state == ServerState::Leader
-            && metrics.current_leader == Some(metrics.id),
-        leader: metrics.current_leader,
-    }
+    let is_leader =
+        metrics.state == ServerState::Leader && metrics.current_leader == Some(metrics.id);
+    // openraft names this node the leader of term 0 while it begins a cell, before any election.
+    let leader = metrics.current_leader.filter(|leader| is_leader || *leader != metrics.id);
+    Leadership { term: metrics.current_term, is_leader, leader }
 }
 
 /// Publishes leadership until openraft stops; an unasked stop ends the process.
