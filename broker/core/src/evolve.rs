@@ -15,7 +15,8 @@ use sublet_protocol::records::Record;
 use sublet_protocol::units::{GpuMilli, Timestamp};
 
 use crate::state::{
-    Cluster, Due, KeyEntry, Lease, LeaseStage, Node, Offer, Quota, Request, RequestStage, State, Tenant,
+    Cluster, Due, KeyEntry, Lease, LeaseStage, Node, Offer, Quota, Request, RequestStage, State,
+    Tenant,
 };
 
 const LIVE_LEASE: &str = "INV-12: an event names a lease that is live";
@@ -101,7 +102,8 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             tenant_mut(state, *tenant).open_requests += 1;
         }
         Event::RequestRefused { .. } => {}
-        Event::RequestCancelled { request, tenant } | Event::RequestClosed { request, tenant, .. } => {
+        Event::RequestCancelled { request, tenant }
+        | Event::RequestClosed { request, tenant, .. } => {
             state.requests.remove(request);
             state.waiting.remove(request);
             tenant_mut(state, *tenant).open_requests -= 1;
@@ -133,8 +135,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             remove_lease_due(state, *lease);
             let lease = lease_mut(state, *lease);
             let active_since = lease.active_since();
-            lease.stage =
-                LeaseStage::Ending { cause: *cause, deadline: *deadline, active_since };
+            lease.stage = LeaseStage::Ending { cause: *cause, deadline: *deadline, active_since };
         }
         Event::MemberStopped { lease, slice, used, .. } => {
             let lease = lease_mut(state, *lease);

@@ -53,9 +53,8 @@ pub(crate) fn misfit(
         return Some(WaitReason::Host);
     }
     let lasts = candidate.idle.is_none_or(|(idle, said_at)| {
-        let left = promised(idle, spec.class.tier()).map(|whole| {
-            whole.as_millis().saturating_sub(now.since(said_at))
-        });
+        let left = promised(idle, spec.class.tier())
+            .map(|whole| whole.as_millis().saturating_sub(now.since(said_at)));
         left.is_none_or(|left| left >= needed(spec))
     });
     if lasts { None } else { Some(WaitReason::Duration) }

@@ -205,8 +205,7 @@ fn grants_are_sound(state: &State) -> Vec<Violation> {
     let mut found = Vec::new();
     for (id, lease) in &state.leases {
         let request = state.requests.get(&lease.terms.request);
-        let is_served =
-            request.is_some_and(|r| r.stage == RequestStage::Granted { lease: *id });
+        let is_served = request.is_some_and(|r| r.stage == RequestStage::Granted { lease: *id });
         if !is_served {
             found.push(violation(15, format!("{id} serves a request that was not granted it")));
         }
@@ -230,9 +229,12 @@ fn grants_are_sound(state: &State) -> Vec<Violation> {
         let stage = state.requests.get(request).map(|request| &request.stage);
         !matches!(stage, Some(RequestStage::Pledged { slices, .. }) if slices.contains(slice))
     });
-    found.extend(kept.map(|(slice, id)| violation(15, format!("{slice} is kept for {id} in vain"))));
+    found
+        .extend(kept.map(|(slice, id)| violation(15, format!("{slice} is kept for {id} in vain"))));
     let stale = state.due.iter().filter(|(at, thing)| !is_live(state, *at, *thing));
-    found.extend(stale.map(|(at, thing)| violation(15, format!("{thing:?} is due at {at} in vain"))));
+    found.extend(
+        stale.map(|(at, thing)| violation(15, format!("{thing:?} is due at {at} in vain"))),
+    );
     found
 }
 

@@ -25,6 +25,8 @@ pub mod matching;
 
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use apply::{Applied, apply};
 pub use evolve::{evolve, fold};

@@ -42,12 +42,7 @@ pub(crate) fn could_ever_fit(tenant: &Tenant, spec: &RequestSpec) -> bool {
     tenant.quotas().any(|(model, nominal)| is_allowed(model) && nominal >= total)
 }
 
-pub(super) fn cancel(
-    state: &State,
-    actor: &Actor,
-    request: RequestId,
-    now: Timestamp,
-) -> Decision {
+pub(super) fn cancel(state: &State, actor: &Actor, request: RequestId, now: Timestamp) -> Decision {
     let entry = state.requests.get(&request).ok_or(Rejection::RequestMissing)?;
     let tenant = entry.tenant;
     only_owner_of(actor, tenant, Rejection::RequestMissing)?;

@@ -20,12 +20,7 @@ pub(super) struct Stop {
 }
 
 /// The lease must go for `cause`; nothing if it is going already.
-pub(super) fn begin(
-    id: LeaseId,
-    lease: &Lease,
-    cause: EndReason,
-    now: Timestamp,
-) -> Option<Event> {
+pub(super) fn begin(id: LeaseId, lease: &Lease, cause: EndReason, now: Timestamp) -> Option<Event> {
     match lease.stage {
         LeaseStage::Granted { .. } | LeaseStage::Active { .. } => {
             let deadline = now.after(lease.terms.grace);
@@ -100,8 +95,7 @@ fn settle(
     let window = lease.active_since().map_or(Millis::ZERO, |since| now.since(since));
     let billed = used.min(window).min(terms.duration.as_millis());
     // Row F9: what the owner takes back before the minimum run time costs the borrower nothing.
-    let is_cut_short =
-        reason == EndReason::Reclaimed && billed < state.policy.min_run.as_millis();
+    let is_cut_short = reason == EndReason::Reclaimed && billed < state.policy.min_run.as_millis();
     let billed = if is_cut_short { Millis::ZERO } else { billed };
     let cost = money::cost_half_even(terms.price, terms.gpu_total(), billed)
         .expect("a part of the duration costs at most the hold, which was written");

@@ -110,12 +110,7 @@ pub(super) fn stopped(
 }
 
 /// Why a lease ends whose guest stopped without being told to by the broker.
-fn unasked_cause(
-    lease: &Lease,
-    used: Millis,
-    outcome: GuestOutcome,
-    now: Timestamp,
-) -> EndReason {
+fn unasked_cause(lease: &Lease, used: Millis, outcome: GuestOutcome, now: Timestamp) -> EndReason {
     let LeaseStage::Active { ends_at, .. } = lease.stage else {
         return EndReason::StartFailed;
     };

@@ -17,12 +17,7 @@ const QUOTA_MAX: GpuMilli = GpuMilli::new(1_000_000_000_000);
 /// Highest price: one million currency units per GPU-hour.
 const PRICE_MAX: MicroCredits = MicroCredits::new(1_000_000 * MicroCredits::PER_UNIT);
 
-pub(super) fn create_cell(
-    state: &State,
-    actor: &Actor,
-    cell: CellId,
-    policy: &Policy,
-) -> Decision {
+pub(super) fn create_cell(state: &State, actor: &Actor, cell: CellId, policy: &Policy) -> Decision {
     match actor {
         Actor::Operator { .. } | Actor::Leader => {}
         Actor::Tenant { .. } | Actor::Agent { .. } => return Err(Rejection::NotAllowed),

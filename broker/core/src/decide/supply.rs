@@ -126,7 +126,8 @@ fn check_numbers(offer: &OfferTerms) -> Result<(), Rejection> {
         (Isolation::Mig, part) => matches!(part, Part::Mig { .. }),
         (Isolation::Mps | Isolation::TimeSlice, part) => matches!(part, Part::Share { .. }),
     };
-    let fits_gpu = capacity.gpu <= GpuMilli::DEVICE && (!is_whole || capacity.gpu == GpuMilli::DEVICE);
+    let fits_gpu =
+        capacity.gpu <= GpuMilli::DEVICE && (!is_whole || capacity.gpu == GpuMilli::DEVICE);
     let is_sorted = idle.p10 <= idle.p50 && idle.p50 <= idle.p90;
     let has_memory = capacity.memory <= sublet_protocol::requests::MEMORY_MAX;
     match is_some && fits_part && fits_gpu && is_sorted && has_memory {

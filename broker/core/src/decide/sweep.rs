@@ -16,7 +16,8 @@ const SWEEP_MAX: usize = 1_024;
 pub(super) fn sweep(state: &State, actor: &Actor, now: Timestamp) -> Decision {
     only_leader(actor)?;
     let due = state.due.iter().take_while(|(at, _)| *at <= now).take(SWEEP_MAX);
-    let mut events: Vec<Event> = due.filter_map(|(_, thing)| due_event(state, *thing, now)).collect();
+    let mut events: Vec<Event> =
+        due.filter_map(|(_, thing)| due_event(state, *thing, now)).collect();
     let retention = state.policy.key_retention.as_millis();
     let before = Timestamp::new(now.get().saturating_sub(retention.get()));
     if state.keys_by_time.first().is_some_and(|(used_at, _, _)| *used_at < before) {
@@ -35,9 +36,7 @@ fn due_event(state: &State, thing: Due, now: Timestamp) -> Option<Event> {
         Due::Start(lease) => {
             ending::begin(lease, state.leases.get(&lease)?, EndReason::StartFailed, now)
         }
-        Due::End(lease) => {
-            ending::begin(lease, state.leases.get(&lease)?, EndReason::Expired, now)
-        }
+        Due::End(lease) => ending::begin(lease, state.leases.get(&lease)?, EndReason::Expired, now),
     }
 }
 

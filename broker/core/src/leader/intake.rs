@@ -46,8 +46,7 @@ impl Leader {
                 Intake::Propose(Command::RefuseMember { lease, slice, token, boot, reason })
             }
             Up::Stopped { lease, slice, token, used, outcome } => {
-                let stopped =
-                    Command::ReportStopped { lease, slice, token, boot, used, outcome };
+                let stopped = Command::ReportStopped { lease, slice, token, boot, used, outcome };
                 Intake::Propose(stopped)
             }
             Up::Reclaim { slice, token, cause } => {

@@ -50,6 +50,7 @@ pub enum Effect {
 }
 
 /// What the shell must do with a message of an agent.
+#[allow(clippy::large_enum_variant, reason = "one at a time, consumed at once, never stored")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Intake {
     /// Propose it as that agent, then ask [`Leader::after_commit`] for the answer.
@@ -120,12 +121,7 @@ impl Leader {
     }
 
     /// Committed records: what must be told at once, and what is worth a plan.
-    pub fn on_records(
-        &mut self,
-        state: &State,
-        now: Timestamp,
-        records: &[Record],
-    ) -> Vec<Effect> {
+    pub fn on_records(&mut self, state: &State, now: Timestamp, records: &[Record]) -> Vec<Effect> {
         let mut effects = Vec::new();
         for record in records {
             self.is_plan_due |= may_open_a_match(&record.event);

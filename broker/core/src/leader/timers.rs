@@ -4,9 +4,7 @@ use sublet_protocol::commands::{Command, USAGE_ENTRIES_MAX, Usage};
 use sublet_protocol::ids::{ClusterId, NodeId};
 use sublet_protocol::units::Timestamp;
 
-use super::{
-    ALL_SILENT_MIN, Effect, Leader, PLAN_INTERVAL, SILENCE_INTERVAL, USAGE_INTERVAL,
-};
+use super::{ALL_SILENT_MIN, Effect, Leader, PLAN_INTERVAL, SILENCE_INTERVAL, USAGE_INTERVAL};
 use crate::state::State;
 
 impl Leader {
@@ -39,9 +37,9 @@ impl Leader {
 
     /// What grew since it was last committed, in batches.
     fn record_usage(&mut self, state: &State) -> Vec<Effect> {
-        let grown = std::mem::take(&mut self.usage).into_iter().filter(|(id, used)| {
-            state.leases().get(id).is_some_and(|lease| *used > lease.used())
-        });
+        let grown = std::mem::take(&mut self.usage)
+            .into_iter()
+            .filter(|(id, used)| state.leases().get(id).is_some_and(|lease| *used > lease.used()));
         let entries: Vec<Usage> = grown.map(|(lease, used)| Usage { lease, used }).collect();
         let batches = entries.chunks(USAGE_ENTRIES_MAX);
         batches

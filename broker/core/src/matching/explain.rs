@@ -188,9 +188,9 @@ fn position(problem: &Problem<'_>, id: RequestId, request: &Request) -> u32 {
     let before = problem.lines.iter().flat_map(|line| {
         let is_higher = line.tier > tier;
         let is_same = line.tier == tier;
-        line.requests.iter().filter(move |(other, entry)| {
-            is_higher || (is_same && queue_key(*other, entry) < own)
-        })
+        line.requests
+            .iter()
+            .filter(move |(other, entry)| is_higher || (is_same && queue_key(*other, entry) < own))
     });
     u32::try_from(before.count()).unwrap_or(u32::MAX).saturating_add(1)
 }

@@ -90,9 +90,7 @@ fn rooms(
     let running = state.leases.iter().filter(|(lease, _)| !spent.doomed.contains(lease));
     let mut victims: Vec<_> =
         running.filter(|(lease, _)| fit::is_preemptible(state, **lease, tier, now)).collect();
-    victims.sort_by_key(|(lease, entry)| {
-        (entry.terms.tier(), Reverse(entry.granted_at), **lease)
-    });
+    victims.sort_by_key(|(lease, entry)| (entry.terms.tier(), Reverse(entry.granted_at), **lease));
     for (lease, _) in victims {
         let mut freed: BTreeMap<Site, Vec<SliceId>> = BTreeMap::new();
         for candidate in fit::freed_by(state, *lease, spec, now) {
@@ -133,7 +131,8 @@ fn fewest(room: Room, count: usize) -> Option<Choice> {
     if missing > 0 {
         return None;
     }
-    let sum = |picked: &[(LeaseId, Vec<SliceId>)]| picked.iter().map(|(_, s)| s.len()).sum::<usize>();
+    let sum =
+        |picked: &[(LeaseId, Vec<SliceId>)]| picked.iter().map(|(_, s)| s.len()).sum::<usize>();
     // Give back in reverse: the last one completed the set, earlier ones may be superfluous.
     for at in (0..picked.len()).rev() {
         if sum(&picked) - picked[at].1.len() + members.len() >= count {

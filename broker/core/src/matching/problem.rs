@@ -76,8 +76,8 @@ fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots<'_>> {
 }
 
 fn lines(state: &State) -> Vec<Line<'_>> {
-    let mut lines: BTreeMap<(Reverse<Tier>, TenantId), Vec<(RequestId, &Request)>> =
-        BTreeMap::new();
+    type Lines<'a> = BTreeMap<(Reverse<Tier>, TenantId), Vec<(RequestId, &'a Request)>>;
+    let mut lines = Lines::new();
     for id in &state.waiting {
         let request = &state.requests[id];
         let tier = request.spec.class.tier();
@@ -137,12 +137,7 @@ impl Shape {
             },
             placement: spec.placement,
             count: spec.count,
-            amounts: [
-                spec.gpu.get(),
-                spec.memory.get(),
-                spec.cpu.get(),
-                spec.host_memory.get(),
-            ],
+            amounts: [spec.gpu.get(), spec.memory.get(), spec.cpu.get(), spec.host_memory.get()],
             needed: predicted.min(spec.duration).get(),
             max_price: spec.max_price.map(sublet_protocol::money::MicroCredits::get),
             models: spec.models.clone(),

@@ -122,12 +122,14 @@ impl Walk {
             return true;
         }
         let may_preempt = tier > Tier::Opportunistic && self.preemptions < PREEMPTIONS_MAX;
-        if may_preempt && !is_pledged {
-            if let Some(group) = preempt::preempt(problem, &mut self.spent, id, request) {
-                self.preemptions += 1;
-                self.groups.push(group);
-                return true;
-            }
+        let preemption = match may_preempt && !is_pledged {
+            true => preempt::preempt(problem, &mut self.spent, id, request),
+            false => None,
+        };
+        if let Some(group) = preemption {
+            self.preemptions += 1;
+            self.groups.push(group);
+            return true;
         }
         if !is_pledged {
             self.hopeless.insert(shape);

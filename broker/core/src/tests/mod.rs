@@ -1,0 +1,8 @@
+//! The rules as given/when/then, one file per subject, and a walk that tries everything.
+
+mod leases;
+mod matching;
+mod plans;
+mod requests;
+mod supply;
+mod walk;

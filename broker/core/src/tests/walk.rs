@@ -1,0 +1,228 @@
+//! A walk that tries everything, sensible or not, in any order: whatever is asked, the invariants
+//! hold, the state is the fold of the journal, and the books balance (the world checks each step).
+
+use proptest::prelude::*;
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::commands::{
+    Actor, Command, GuestOutcome, NackReason, PlanGroup, ReclaimCause,
+};
+use sublet_protocol::ids::{Boot, LeaseId, RequestId, Token};
+use sublet_protocol::offers::RescindReason;
+use sublet_protocol::requests::{Class, RequestSpec};
+use sublet_protocol::units::{GpuMilli, Seconds};
+
+use crate::testing::{
+    World, agent, cluster, gpu, model, node, offer, operator, spec, tenant, user,
+};
+
+const GPUS: u64 = 16;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Later(u64),
+    Offer { gpu: u64, generation: u64 },
+    Rescind { gpu: u64 },
+    Submit { number: u128, tenant: bool, class: u8, count: u32, hours: u64 },
+    Plan,
+    GrantAnything { request: u128, gpus: Vec<u64> },
+    PreemptAnything { request: u128, lease: usize, gpus: Vec<u64> },
+    Confirm { lease: usize },
+    Refuse { lease: usize },
+    Reclaim { lease: usize, cause: u8 },
+    Stop { lease: usize, used: u64, code: Option<i32> },
+    Release { lease: usize, is_owner: bool },
+    Cancel { number: u128 },
+    Sweep,
+    Silence { node: u64 },
+    Reboot { node: u64 },
+    Quota { gpus: u64 },
+    Seal,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let lease = 0_usize..8;
+    prop_oneof![
+        3 => (1_u64..900).prop_map(Step::Later),
+        4 => (0..GPUS, 1_u64..40).prop_map(|(gpu, generation)| Step::Offer { gpu, generation }),
+        1 => (0..GPUS).prop_map(|gpu| Step::Rescind { gpu }),
+        4 => (1_u128..60, any::<bool>(), 0_u8..4, 1_u32..6, 1_u64..3).prop_map(
+            |(number, tenant, class, count, hours)| Step::Submit {
+                number, tenant, class, count, hours
+            }
+        ),
+        5 => Just(Step::Plan),
+        1 => (1_u128..60, prop::collection::vec(0..GPUS, 0..4))
+            .prop_map(|(request, gpus)| Step::GrantAnything { request, gpus }),
+        1 => (1_u128..60, lease.clone(), prop::collection::vec(0..GPUS, 0..4))
+            .prop_map(|(request, lease, gpus)| Step::PreemptAnything { request, lease, gpus }),
+        6 => lease.clone().prop_map(|lease| Step::Confirm { lease }),
+        1 => lease.clone().prop_map(|lease| Step::Refuse { lease }),
+        1 => (lease.clone(), 0_u8..3).prop_map(|(lease, cause)| Step::Reclaim { lease, cause }),
+        4 => (lease.clone(), 0_u64..9_000, proptest::option::of(-1_i32..2))
+            .prop_map(|(lease, used, code)| Step::Stop { lease, used, code }),
+        1 => (lease, any::<bool>()).prop_map(|(lease, is_owner)| Step::Release { lease, is_owner }),
+        1 => (1_u128..60).prop_map(|number| Step::Cancel { number }),
+        3 => Just(Step::Sweep),
+        1 => (0_u64..2).prop_map(|node| Step::Silence { node }),
+        1 => (0_u64..2).prop_map(|node| Step::Reboot { node }),
+        1 => (0_u64..20).prop_map(|gpus| Step::Quota { gpus }),
+        1 => Just(Step::Seal),
+    ]
+}
+
+/// The lease at this place among the live ones, with its first member that has not stopped.
+fn lease_at(world: &World, place: usize) -> Option<(LeaseId, SliceId, Token)> {
+    let (id, lease) = world.state.leases().iter().nth(place)?;
+    let mut members = lease.terms().members.iter().map(|member| member.slice);
+    let open = members.find(|slice| !lease.stopped().contains(slice))?;
+    Some((*id, open, lease.terms().token))
+}
+
+fn boot_of(world: &World, slice: SliceId) -> Boot {
+    world.state.nodes().get(&(slice.cluster, slice.node)).map_or(Boot::new(1), |n| n.boot())
+}
+
+fn take(world: &mut World, step: Step) {
+    match step {
+        Step::Later(seconds) => world.later(Seconds::new(seconds)),
+        Step::Offer { gpu: number, generation } => {
+            let boot = boot_of(world, gpu(number));
+            let offer = offer(gpu(number), generation, boot.get());
+            world.ask(agent(gpu(number)), None, Command::OfferCapacity { offer });
+        }
+        Step::Rescind { gpu: number } => {
+            let (slice, boot) = (gpu(number), boot_of(world, gpu(number)));
+            let generation = world.state.offers().get(&slice).map_or(1, |o| o.terms().generation);
+            let reason = RescindReason::Owner;
+            let rescind = Command::RescindOffer { slice, generation, boot, reason };
+            world.ask(agent(slice), None, rescind);
+        }
+        Step::Submit { number, tenant: is_acme, class, count, hours } => {
+            let name = if is_acme { "acme" } else { "owner" };
+            let classes = [Class::Latency, Class::Training, Class::Batch, Class::Experiment];
+            let class = classes[usize::from(class)];
+            let duration = Seconds::new(hours * 3_600);
+            let spec = RequestSpec { duration, ..spec(class, count) };
+            let request = RequestId::new(number);
+            let submit = Command::SubmitRequest { request, tenant: tenant(name), spec };
+            world.ask(user(name), None, submit);
+        }
+        Step::Plan => {
+            world.plan();
+        }
+        Step::GrantAnything { request, gpus } => {
+            let members = gpus.into_iter().map(|number| world.member(gpu(number))).collect();
+            world.commit(PlanGroup::Grant { request: RequestId::new(request), members });
+        }
+        Step::PreemptAnything { request, lease, gpus } => {
+            let victims = lease_at(world, lease).map(|(id, ..)| id).into_iter().collect();
+            let freed = gpus.into_iter().map(gpu).collect();
+            let request = RequestId::new(request);
+            world.commit(PlanGroup::Preempt { request, victims, freed, members: vec![] });
+        }
+        Step::Sweep => {
+            world.ask(Actor::Leader, None, Command::Sweep);
+        }
+        Step::Silence { node: number } => {
+            let (cluster, node, boot) = (cluster(), node(number), boot_of(world, gpu(number * 8)));
+            world.ask(Actor::Leader, None, Command::DeclareSilent { cluster, node, boot });
+        }
+        Step::Reboot { node: number } => {
+            let next = boot_of(world, gpu(number * 8)).next();
+            world.register(number, next.get());
+        }
+        Step::Quota { gpus } => {
+            let nominal = GpuMilli::new(gpus * 1_000);
+            let set = Command::SetQuota { tenant: tenant("acme"), model: model(), nominal };
+            world.ask(operator(), None, set);
+        }
+        Step::Seal => {
+            world.ask(Actor::Leader, None, Command::SealTail);
+        }
+        Step::Cancel { number } => {
+            let request = RequestId::new(number);
+            world.ask(user("acme"), None, Command::CancelRequest { request });
+        }
+        Step::Confirm { .. }
+        | Step::Refuse { .. }
+        | Step::Reclaim { .. }
+        | Step::Stop { .. }
+        | Step::Release { .. } => on_lease(world, step),
+    }
+}
+
+fn on_lease(world: &mut World, step: Step) {
+    let (Step::Confirm { lease: place }
+    | Step::Refuse { lease: place }
+    | Step::Reclaim { lease: place, .. }
+    | Step::Stop { lease: place, .. }
+    | Step::Release { lease: place, .. }) = step
+    else {
+        return;
+    };
+    let Some((lease, slice, token)) = lease_at(world, place) else { return };
+    let boot = boot_of(world, slice);
+    let (actor, command) = match step {
+        Step::Confirm { .. } => {
+            let members: Vec<SliceId> =
+                world.state.leases()[&lease].terms().members.iter().map(|m| m.slice).collect();
+            for slice in members {
+                let boot = boot_of(world, slice);
+                let confirm = Command::ConfirmMember { lease, slice, token, boot };
+                world.ask(agent(slice), None, confirm);
+            }
+            return;
+        }
+        Step::Refuse { .. } => {
+            let reason = NackReason::StartFailed;
+            (agent(slice), Command::RefuseMember { lease, slice, token, boot, reason })
+        }
+        Step::Reclaim { cause, .. } => {
+            let causes =
+                [ReclaimCause::OwnerArrived, ReclaimCause::ForeignUse, ReclaimCause::DeviceFault];
+            let cause = causes[usize::from(cause)];
+            (agent(slice), Command::ReclaimSlice { slice, token, boot, cause })
+        }
+        Step::Stop { used, code, .. } => {
+            let outcome = code.map_or(GuestOutcome::Stopped, |code| GuestOutcome::Exited { code });
+            let used = Seconds::new(used).as_millis();
+            (agent(slice), Command::ReportStopped { lease, slice, token, boot, used, outcome })
+        }
+        Step::Release { is_owner, .. } => {
+            let name = if is_owner { "owner" } else { "acme" };
+            (user(name), Command::ReleaseLease { lease })
+        }
+        _other => return,
+    };
+    world.ask(actor, None, command);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_asked_in_whatever_order_the_invariants_hold(
+        steps in prop::collection::vec(step(), 1..120)
+    ) {
+        let mut world = World::with_nodes(2);
+        for step in steps {
+            take(&mut world, step);
+        }
+    }
+}
+
+#[test]
+fn a_long_walk_grants_ends_and_preempts() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let mut world = World::with_nodes(2);
+    for _ in 0..2_500 {
+        let step = step().new_tree(&mut runner).unwrap().current();
+        take(&mut world, step);
+    }
+    let count = |name: &str| world.journal.iter().filter(|r| r.event.name() == name).count();
+    let seen = ["lease_granted", "lease_activated", "lease_ended", "capacity_pledged"].map(count);
+    assert!(seen.iter().all(|number| *number >= 5), "the walk reaches everything: {seen:?}");
+}
