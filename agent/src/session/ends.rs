@@ -49,6 +49,9 @@ impl Session {
             return;
         }
         self.forget_usage(key, out);
+        if let Some(offer) = self.offers.get_mut(&key.slice) {
+            offer.close_if_refused();
+        }
         self.offer_if_idle(now, key.slice, out);
     }
 
@@ -98,20 +101,17 @@ impl Session {
             .map(|held| (held.key(), held.grace(), held.is_ending()))
             .collect();
         for (key, grace, is_ending) in affected {
-            if !is_ending && taken.contains(&key) {
-                let GuestKey { slice, token } = key;
-                // Told before the end, or the broker would not know whose doing it was; the guest's
-                // signal does not wait for the message, which is only queued.
-                let report = Effect::Send(Up::Reclaim { slice, token, cause });
-                if self.has_guest(key) {
-                    self.end(now, key, grace, out);
-                    out.push(report);
-                } else {
-                    out.push(report);
-                    self.end(now, key, grace, out);
-                }
+            let GuestKey { slice, token } = key;
+            let report = Effect::Send(Up::Reclaim { slice, token, cause });
+            let is_told = !is_ending && taken.contains(&key);
+            if is_told && !self.has_guest(key) {
+                // Nothing runs, so nothing waits: said before the end, or the broker would take the
+                // end for a failed start.
+                out.push(report);
+                self.end(now, key, grace, out);
             } else {
                 self.end(now, key, grace, out);
+                out.extend(is_told.then_some(report));
             }
         }
     }

@@ -40,6 +40,13 @@ impl Offer {
         self.stage = OfferStage::Closed;
     }
 
+    /// What the broker refused because a lease had not ended can be offered once it has.
+    pub(super) const fn close_if_refused(&mut self) {
+        if let OfferStage::Refused { .. } = self.stage {
+            self.close();
+        }
+    }
+
     pub(super) const fn open_generation(&self) -> Option<u64> {
         match self.stage {
             OfferStage::Open { .. } => Some(self.generation),

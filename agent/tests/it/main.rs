@@ -8,5 +8,6 @@
 
 mod driver;
 mod guard;
+mod node;
 mod process;
 mod support;

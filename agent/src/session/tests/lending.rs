@@ -79,6 +79,17 @@ fn an_offer_that_the_broker_refuses_is_tried_again_later() {
 }
 
 #[test]
+fn a_slice_of_a_gang_is_offered_again_as_soon_as_the_whole_lease_has_ended() {
+    let mut bench = Bench::running(7);
+    let effects = bench.end_guest(1, 7, Exit::Code(0));
+    assert_eq!(offers(&effects), [(1, 2)]);
+    let Some(Effect::Send(asked)) = effects.last() else { panic!("{effects:?}") };
+    bench.refused(asked);
+    let effects = bench.hear(Down::Ended { slice: slice(1), token: token(7) });
+    assert_eq!(offers(&effects), [(1, 3)]);
+}
+
+#[test]
 fn a_refusal_of_an_older_offer_does_not_touch_the_newer_one() {
     let mut bench = Bench::idle();
     let first = bench.pass(450_000).tick();
