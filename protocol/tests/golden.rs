@@ -27,7 +27,7 @@ fn unhex(text: &str) -> Vec<u8> {
     pairs.map(|pair| u8::from_str_radix(&pair, 16).unwrap()).collect()
 }
 
-fn check<T: Format + PartialEq + Debug>(file: &str, samples: Vec<(String, T)>) {
+fn check<T: Format + PartialEq + Debug>(file: &str, samples: &[(String, T)]) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
     let mut text = std::fs::read_to_string(&path).unwrap_or_default();
     let known: BTreeMap<String, String> = text
@@ -40,7 +40,7 @@ fn check<T: Format + PartialEq + Debug>(file: &str, samples: Vec<(String, T)>) {
         assert!(names.contains(&name), "{file}: {name} is frozen and has no sample any more");
     }
     let may_add = std::env::var_os("SUBLET_GOLDEN").is_some_and(|value| value == "add");
-    for (name, value) in &samples {
+    for (name, value) in samples {
         let bytes = codec::encode(value).unwrap();
         assert_eq!(&codec::decode::<T>(&bytes).unwrap(), value, "{name} survives its bytes");
         let json = serde_json::to_string(value).unwrap();
@@ -62,24 +62,24 @@ fn check<T: Format + PartialEq + Debug>(file: &str, samples: Vec<(String, T)>) {
 
 #[test]
 fn the_bytes_of_records_never_change() {
-    check("record-v1.txt", samples::records());
+    check("record-v1.txt", &samples::records());
 }
 
 #[test]
 fn the_bytes_of_commands_never_change() {
-    check("command-v1.txt", samples::commands());
+    check("command-v1.txt", &samples::commands());
 }
 
 #[test]
 fn the_bytes_of_outcomes_never_change() {
-    check("outcome-v1.txt", samples::outcomes());
+    check("outcome-v1.txt", &samples::outcomes());
 }
 
 #[test]
 fn the_bytes_of_messages_never_change() {
-    check("up-v1.txt", samples::up());
-    check("down-v1.txt", samples::down());
-    check("reply-v1.txt", samples::replies());
+    check("up-v1.txt", &samples::up());
+    check("down-v1.txt", &samples::down());
+    check("reply-v1.txt", &samples::replies());
 }
 
 #[test]
