@@ -2,6 +2,7 @@
 
 mod fit;
 mod generate;
+mod replay;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Replay(replay::Arguments),
     Generate(generate::Arguments),
     Fit(fit::Arguments),
 }
@@ -37,6 +39,7 @@ enum Failure {
 /// Parses the arguments, runs the command and says what went wrong.
 pub(crate) fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Fit(arguments) => fit::run(&arguments),
     };

@@ -1,5 +1,21 @@
 //! Replays a trace through the real rules under one of several policies.
+//!
+//! Tenants own clusters of 8-GPU nodes and offer every GPU; each job is a request; grants come only
+//! from plans that `sublet_core::apply` judged; agents answer at once. The baselines differ from
+//! Sublet in nothing but their planner.
 
+mod baseline;
+mod cell;
+mod policy;
+mod report;
+mod room;
+mod run;
 mod workload;
 
-pub use workload::{DAYS_MAX, Error, GPUS_PER_NODE, Job, Pool, TENANTS_MAX, Window, Workload};
+pub use cell::{Error, Tally};
+pub use policy::Policy;
+pub use report::{Report, TenantReport};
+pub use run::{Options, Replayed, replay};
+pub use workload::{
+    DAYS_MAX, GPUS_PER_NODE, Job, Pool, TENANTS_MAX, Window, Workload, WorkloadError,
+};

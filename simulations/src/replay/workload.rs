@@ -5,7 +5,7 @@ use std::path::Path;
 
 use jiff::civil::Date;
 use sublet_protocol::ids::TenantId;
-use sublet_protocol::units::{Permille, Seconds};
+use sublet_protocol::units::{Permille, Seconds, Timestamp};
 
 use crate::traces::{self, VcName, philly};
 
@@ -67,6 +67,8 @@ pub struct Job {
 /// What is replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
+    /// The instant that submissions are counted from.
+    pub starts_at: Timestamp,
     /// Pools in the order of their tenants' first submission.
     pub pools: Vec<Pool>,
     /// Jobs in the order of submission; of one second, in the order of the file.
@@ -75,7 +77,7 @@ pub struct Workload {
 
 /// Why a workload cannot be made.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum WorkloadError {
     /// The trace was not read.
     #[error(transparent)]
     Trace(#[from] traces::Error),
@@ -108,16 +110,20 @@ impl Workload {
     ///
     /// Tenants are those of `philly_vc_nodes`. At its published node counts the trace is only 17 %
     /// loaded, so only their names are taken from there.
-    pub fn philly(folder: &Path, window: Window, load: Permille) -> Result<Workload, Error> {
+    pub fn philly(
+        folder: &Path,
+        window: Window,
+        load: Permille,
+    ) -> Result<Workload, WorkloadError> {
         let tenants = philly::nodes(folder)?;
         let zone = philly::zone();
-        let bad_window = |_| Error::Window { window };
+        let bad_window = |_| WorkloadError::Window { window };
         let midnight = |day: Date| zone.to_ambiguous_timestamp(day.at(0, 0, 0, 0)).compatible();
         let start = midnight(window.first).map_err(bad_window)?;
         let after_last = window.first.checked_add(jiff::Span::new().days(i64::from(window.days)));
         let end = after_last.and_then(midnight).map_err(bad_window)?;
         if !(1..=DAYS_MAX).contains(&window.days) {
-            return Err(Error::Window { window });
+            return Err(WorkloadError::Window { window });
         }
         let mut trace = Vec::new();
         for job in philly::jobs(&philly::jobs_file(folder)?)? {
@@ -129,16 +135,19 @@ impl Workload {
             }
         }
         trace.sort_by_key(|(submit, job)| (*submit, job.line));
-        Workload::from_jobs(&trace, window, load)
+        let starts_at =
+            u64::try_from(start.as_millisecond()).map_err(|_| WorkloadError::Window { window })?;
+        Workload::from_jobs(Timestamp::new(starts_at), &trace, window, load)
     }
 
     fn from_jobs(
+        starts_at: Timestamp,
         trace: &[(Seconds, philly::Job)],
         window: Window,
         load: Permille,
-    ) -> Result<Workload, Error> {
+    ) -> Result<Workload, WorkloadError> {
         if load == Permille::ZERO {
-            return Err(Error::NoLoad);
+            return Err(WorkloadError::NoLoad);
         }
         let mut owners = BTreeMap::<&VcName, usize>::new();
         let mut gpu_seconds = Vec::<u128>::new();
@@ -155,17 +164,17 @@ impl Workload {
             jobs.push(Job { owner, submit: *submit, duration, gpus: job.gpus });
         }
         if pools.is_empty() {
-            return Err(Error::NoJobs { window });
+            return Err(WorkloadError::NoJobs { window });
         }
         if pools.len() > TENANTS_MAX {
-            return Err(Error::Tenants { found: pools.len() });
+            return Err(WorkloadError::Tenants { found: pools.len() });
         }
         let per_node = window.seconds() * u128::from(load.get()) * u128::from(GPUS_PER_NODE);
         for (pool, gpu_seconds) in pools.iter_mut().zip(gpu_seconds) {
             let nodes = (gpu_seconds * 1_000).div_ceil(per_node).max(1);
             pool.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         }
-        Ok(Workload { pools, jobs })
+        Ok(Workload { starts_at, pools, jobs })
     }
 
     /// GPUs of all pools.

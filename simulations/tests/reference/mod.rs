@@ -22,17 +22,6 @@ pub(crate) struct Outcome {
     pub(crate) borrowed: usize,
 }
 
-impl Outcome {
-    pub(crate) fn mean(&self) -> f64 {
-        let run: Vec<u64> = self.waits.iter().copied().flatten().collect();
-        run.iter().sum::<u64>() as f64 / run.len() as f64
-    }
-
-    pub(crate) fn dropped(&self) -> usize {
-        self.waits.iter().filter(|wait| wait.is_none()).count()
-    }
-}
-
 /// Free GPUs per node.
 struct Nodes(Vec<u32>);
 

@@ -1,7 +1,17 @@
 //! What the test binaries of this package share.
-#![allow(clippy::print_stderr, dead_code, reason = "tests; each binary uses a part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::as_conversions,
+    clippy::print_stderr,
+    dead_code,
+    reason = "tests; each binary uses a part"
+)]
 
 use std::path::{Path, PathBuf};
+
+use sublet_protocol::ids::TenantId;
+use sublet_protocol::units::{Seconds, Timestamp};
+use sublet_simulations::replay::{Job, Pool, Workload};
 
 /// `tests/fixtures/NAME` of this package.
 pub(crate) fn fixtures(name: &str) -> PathBuf {
@@ -19,4 +29,33 @@ pub(crate) fn shared_data(name: &str) -> Option<PathBuf> {
     }
     eprintln!("left out: {} is absent, its rows were not checked", folder.display());
     None
+}
+
+/// A load of `jobs` jobs on three pools of 1, 2 and 4 nodes, busy enough that everyone queues at times.
+/// Simple numbers of its own, so that a change of the generator does not change these tests.
+pub(crate) fn made_up(seed: u64, jobs: u64) -> Workload {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = move |bound: u64| {
+        // xorshift64 (Marsaglia 2003).
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    };
+    let mut submit = 0;
+    let mut job = || {
+        submit += [0, 0, 1, 30, 200][below(5) as usize];
+        Job {
+            owner: below(3) as usize,
+            submit: Seconds::new(submit),
+            duration: Seconds::new(1 + [10, 100, 1_000, 3_000][below(4) as usize] + below(60)),
+            gpus: [1, 1, 1, 2, 4, 5, 8, 12, 16, 20][below(10) as usize],
+        }
+    };
+    let pool = |(name, nodes): (&str, u32)| Pool { tenant: TenantId::new(name).unwrap(), nodes };
+    Workload {
+        starts_at: Timestamp::new(1_506_830_400_000),
+        pools: [("small", 1), ("middle", 2), ("large", 4)].map(pool).to_vec(),
+        jobs: (0..jobs).map(|_| job()).collect(),
+    }
 }

@@ -1,0 +1,334 @@
+//! The clockwork: arrivals and ends in order, a plan after each instant at which something happened.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use sublet_protocol::commands::{Actor, Command, GroupOutcome, GuestOutcome, Outcome};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{ClusterId, LeaseId, Project, RequestId, TenantId};
+use sublet_protocol::leases::LeaseTerms;
+use sublet_protocol::records::Record;
+use sublet_protocol::requests::{Class, DURATION_MAX, OnRecall, Placement, RequestSpec};
+use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds, Timestamp};
+
+use super::cell::{Cell, Error, Tally, user_of};
+use super::policy::{Planner, Policy, cluster_of};
+use super::{Job, Workload};
+
+/// The tenant that owns the one pool.
+const EVERYONE: &str = "everyone";
+
+/// What became of each job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replayed {
+    /// Seconds each job waited, in the order of the workload; `None` = dropped.
+    pub waits: Vec<Option<Seconds>>,
+    /// Leases that were taken away before their work was done.
+    pub preemptions: u64,
+    /// GPU-seconds that jobs ran.
+    pub gpu_seconds: u64,
+    /// Of these, GPU-seconds in another tenant's cluster.
+    pub borrowed_gpu_seconds: u64,
+    /// Commands, records and checks.
+    pub tally: Tally,
+    /// Whether the books balance and no hold is left open.
+    pub is_balanced: bool,
+}
+
+/// How a replay is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// The invariants are checked at every so many commands, and once at the end.
+    pub check_every: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { check_every: 1_000 }
+    }
+}
+
+/// Replays `workload` under `policy`; `progress` is told how many jobs have been submitted or dropped.
+pub fn replay(
+    workload: &Workload,
+    policy: Policy,
+    options: Options,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, Error> {
+    let mut run = Run::new(workload, policy, options)?;
+    while let Some(now) = run.next_instant() {
+        run.cell.advance(now);
+        run.end_due(now)?;
+        run.submit_due(now)?;
+        run.plan()?;
+        progress(run.next_job);
+    }
+    run.finish()
+}
+
+/// A job on its way.
+#[derive(Debug, Clone, Copy)]
+struct Progress {
+    remaining: Seconds,
+    waited: Seconds,
+    /// Since when it waits.
+    since: Seconds,
+    is_dropped: bool,
+}
+
+/// A lease that runs.
+struct Running {
+    job: usize,
+    began: Seconds,
+    terms: LeaseTerms,
+}
+
+struct Run<'a> {
+    workload: &'a Workload,
+    policy: Policy,
+    cell: Cell,
+    planner: Box<dyn Planner>,
+    jobs: Vec<Progress>,
+    next_job: usize,
+    /// The job of each request, by the request's number.
+    requests: Vec<usize>,
+    running: BTreeMap<LeaseId, Running>,
+    ends: BinaryHeap<Reverse<(Seconds, u64, LeaseId)>>,
+    sequence: u64,
+    waiting: usize,
+    preemptions: u64,
+    gpu_seconds: u64,
+    borrowed_gpu_seconds: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(workload: &'a Workload, policy: Policy, options: Options) -> Result<Self, Error> {
+        let mut cell = Cell::found(workload.starts_at, options.check_every)?;
+        let clusters = build(&mut cell, workload, policy)?;
+        let fresh = |job: &Job| Progress {
+            remaining: job.duration,
+            waited: Seconds::ZERO,
+            since: job.submit,
+            is_dropped: policy.drops_outgrown() && workload.outgrows_its_pool(job),
+        };
+        Ok(Self {
+            workload,
+            policy,
+            cell,
+            planner: policy.planner(workload, &clusters),
+            jobs: workload.jobs.iter().map(fresh).collect(),
+            next_job: 0,
+            requests: Vec::with_capacity(workload.jobs.len()),
+            running: BTreeMap::new(),
+            ends: BinaryHeap::new(),
+            sequence: 0,
+            waiting: 0,
+            preemptions: 0,
+            gpu_seconds: 0,
+            borrowed_gpu_seconds: 0,
+        })
+    }
+
+    /// Time since the start of the workload.
+    fn clock(&self) -> Seconds {
+        self.cell.now().since(self.workload.starts_at).as_seconds_floor()
+    }
+
+    fn next_instant(&mut self) -> Option<Timestamp> {
+        // An end whose lease was taken away meanwhile is no event.
+        while self
+            .ends
+            .peek()
+            .is_some_and(|Reverse((_, _, lease))| !self.running.contains_key(lease))
+        {
+            self.ends.pop();
+        }
+        let arrival = self.workload.jobs.get(self.next_job).map(|job| job.submit);
+        let end = self.ends.peek().map(|Reverse((end, _, _))| *end);
+        let next = arrival.into_iter().chain(end).min()?;
+        Some(self.workload.starts_at.after(next))
+    }
+
+    fn end_due(&mut self, now: Timestamp) -> Result<(), Error> {
+        while let Some(Reverse((end, _, lease))) = self.ends.peek().copied() {
+            if self.workload.starts_at.after(end) > now {
+                break;
+            }
+            self.ends.pop();
+            if let Some(running) = self.running.remove(&lease) {
+                let job = running.job;
+                self.stop(&running, GuestOutcome::Exited { code: 0 })?;
+                if self.jobs[job].remaining > Seconds::ZERO {
+                    self.submit(job)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The lease's guest is gone: what it ran counts, its slices are free.
+    fn stop(&mut self, running: &Running, outcome: GuestOutcome) -> Result<(), Error> {
+        let now = self.clock();
+        let ran = now.saturating_sub(running.began);
+        let job = &self.workload.jobs[running.job];
+        let gpu_seconds = ran.get() * u64::from(job.gpus);
+        self.gpu_seconds += gpu_seconds;
+        if self.policy.has_clusters_per_tenant() && running.terms.owner != running.terms.tenant {
+            self.borrowed_gpu_seconds += gpu_seconds;
+        }
+        let progress = &mut self.jobs[running.job];
+        progress.remaining = progress.remaining.saturating_sub(ran);
+        progress.since = now;
+        self.cell.stop(&running.terms, ran.as_millis(), outcome)
+    }
+
+    fn submit_due(&mut self, now: Timestamp) -> Result<(), Error> {
+        while let Some(job) = self.workload.jobs.get(self.next_job) {
+            if self.workload.starts_at.after(job.submit) > now {
+                break;
+            }
+            let index = self.next_job;
+            self.next_job += 1;
+            if !self.jobs[index].is_dropped {
+                self.submit(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a lease for what remains of the job. The longest lease is shorter than the longest jobs:
+    /// those ask again when it is over, and wait like everyone.
+    fn submit(&mut self, index: usize) -> Result<(), Error> {
+        let job = Job {
+            duration: self.jobs[index].remaining.min(DURATION_MAX),
+            ..self.workload.jobs[index]
+        };
+        let number = u128::try_from(self.requests.len()).unwrap_or(u128::MAX);
+        let request = RequestId::new(number);
+        let tenant = self.workload.pools[job.owner].tenant;
+        let submit = Command::SubmitRequest { request, tenant, spec: spec(&job) };
+        self.cell.done(user_of(tenant), submit)?;
+        self.requests.push(index);
+        self.waiting += 1;
+        self.planner.on_submitted(request, &job);
+        Ok(())
+    }
+
+    /// Lets the planner propose until it has nothing more that the rules accept.
+    fn plan(&mut self) -> Result<(), Error> {
+        self.planner.begin_round();
+        loop {
+            let groups = self.planner.plan(self.cell.view());
+            if groups.is_empty() {
+                return Ok(());
+            }
+            let applied = self.cell.done(Actor::Leader, Command::CommitPlan { groups })?;
+            let Outcome::Done { groups, .. } = &applied.outcome else { return Ok(()) };
+            let is_refused = |group: &&GroupOutcome| matches!(group, GroupOutcome::Refused { .. });
+            let refused = groups.iter().filter(is_refused).count();
+            self.cell.tally.groups_refused += u64::try_from(refused).unwrap_or(u64::MAX);
+            if refused == groups.len() {
+                return Ok(());
+            }
+            self.follow(&applied.records)?;
+        }
+    }
+
+    /// Does what a plan's records ask of agents: prepare what was granted, stop what must go.
+    fn follow(&mut self, records: &[Record]) -> Result<(), Error> {
+        for record in records {
+            match &record.event {
+                Event::LeaseGranted { terms, .. } => self.start(terms)?,
+                Event::LeaseEnding { lease, .. } => {
+                    if let Some(running) = self.running.remove(lease) {
+                        self.preemptions += 1;
+                        self.waiting += 1;
+                        self.stop(&running, GuestOutcome::Stopped)?;
+                    }
+                }
+                _other => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, terms: &LeaseTerms) -> Result<(), Error> {
+        self.cell.confirm(terms)?;
+        let number = usize::try_from(terms.request.get()).expect("requests are numbered from 0");
+        let job = self.requests[number];
+        let began = self.clock();
+        let progress = &mut self.jobs[job];
+        progress.waited = progress.waited.saturating_add(began.saturating_sub(progress.since));
+        let runs = progress.remaining.min(terms.duration);
+        self.ends.push(Reverse((began.saturating_add(runs), self.sequence, terms.lease)));
+        self.sequence += 1;
+        self.waiting -= 1;
+        self.running.insert(terms.lease, Running { job, began, terms: terms.clone() });
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Replayed, Error> {
+        if self.waiting > 0 {
+            return Err(Error::Stuck { waiting: self.waiting });
+        }
+        self.cell.check();
+        let accounts = self.cell.accounts();
+        let is_balanced = accounts.is_balanced() && accounts.open_holds().next().is_none();
+        let waited = |job: &Progress| (!job.is_dropped).then_some(job.waited);
+        Ok(Replayed {
+            waits: self.jobs.iter().map(waited).collect(),
+            preemptions: self.preemptions,
+            gpu_seconds: self.gpu_seconds,
+            borrowed_gpu_seconds: self.borrowed_gpu_seconds,
+            tally: self.cell.tally,
+            is_balanced,
+        })
+    }
+}
+
+/// Founds tenants and clusters; returns the clusters by the number of their pool.
+fn build(cell: &mut Cell, workload: &Workload, policy: Policy) -> Result<Vec<ClusterId>, Error> {
+    let smallest = workload.pools.iter().map(super::Pool::gpus).min().unwrap_or(1);
+    // Quotas bind nobody here: the smallest is as large as all GPUs. They stand in the proportion of
+    // what the tenants own, which is what fair shares are measured by.
+    let factor = workload.gpus().div_ceil(smallest.max(1));
+    for pool in &workload.pools {
+        let quota = pool.gpus().saturating_mul(factor).saturating_mul(GpuMilli::DEVICE.get());
+        cell.add_tenant(pool.tenant, GpuMilli::new(quota))?;
+    }
+    if policy.has_clusters_per_tenant() {
+        let mut clusters = Vec::new();
+        for (ordinal, pool) in workload.pools.iter().enumerate() {
+            let cluster = cluster_of(pool.tenant);
+            cell.add_cluster(cluster, pool.tenant, (ordinal, pool.nodes))?;
+            clusters.push(cluster);
+        }
+        return Ok(clusters);
+    }
+    let owner = TenantId::new(EVERYONE).expect("a literal id");
+    cell.add_tenant(owner, GpuMilli::ZERO)?;
+    let nodes = workload.pools.iter().map(|pool| pool.nodes).sum();
+    cell.add_cluster(cluster_of(owner), owner, (0, nodes))?;
+    Ok(vec![cluster_of(owner)])
+}
+
+fn spec(job: &Job) -> RequestSpec {
+    RequestSpec {
+        project: Project::new("replay").expect("a literal id"),
+        class: Class::Batch,
+        priority: 0,
+        models: Vec::new(),
+        count: job.gpus,
+        gpu: GpuMilli::DEVICE,
+        memory: MiB::ZERO,
+        cpu: CpuMilli::ZERO,
+        host_memory: MiB::ZERO,
+        placement: Placement::Cluster,
+        duration: job.duration,
+        max_price: None,
+        regions: Vec::new(),
+        on_recall: OnRecall::Requeue,
+        workload: None,
+        prediction: None,
+    }
+}
