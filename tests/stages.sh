@@ -6,8 +6,9 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-# No snapshot is written, accepted or rewritten by a run of the tests.
+# No snapshot and no golden file is written by a run of the tests.
 export INSTA_UPDATE=no
+unset SUBLET_GOLDEN
 # A cold build gains nothing from incremental compilation and pays for it in time and disk.
 if [ "${CI:-}" = true ]; then
     export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"

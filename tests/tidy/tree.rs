@@ -28,14 +28,14 @@ impl SourceFile {
         self.path.ends_with(".md")
     }
 
-    /// Whether the whole file is test or bench code: a `tests` or `benches` folder, or a module
-    /// file named `tests.rs` or `…_tests.rs`.
+    /// Whether the whole file is code that does not ship: in a folder `tests`, `benches` or
+    /// `examples`, or a module file named `tests.rs` or `…_tests.rs`.
     pub(crate) fn is_test_code(&self) -> bool {
         let mut parts = self.path.split('/').rev();
         let file = parts.next().unwrap_or_default();
         file == "tests.rs"
             || file.ends_with("_tests.rs")
-            || parts.any(|folder| folder == "tests" || folder == "benches")
+            || parts.any(|folder| ["tests", "benches", "examples"].contains(&folder))
     }
 
     /// The lines with their numbers, counted from 1.
@@ -166,6 +166,7 @@ fn test_code_is_told_from_its_path() {
     assert!(is_test("broker/src/raft/tests.rs"));
     assert!(is_test("ledger/src/store_tests.rs"));
     assert!(is_test("ledger/benches/append.rs"));
+    assert!(is_test("ledger/examples/append_rate.rs"));
     assert!(!is_test("ledger/src/store/sled.rs"));
     assert!(!is_test("protocol/src/attests.rs"));
 }
