@@ -101,7 +101,8 @@ impl Session {
         nack(terms, reason, out);
     }
 
-    fn confirm_again(&mut self, now: Millis, key: GuestKey, out: &mut Vec<Effect>) {
+    /// Asks for the activation with a fresh nonce, unless it has come.
+    pub(super) fn confirm_again(&mut self, now: Millis, key: GuestKey, out: &mut Vec<Effect>) {
         let Some(held) = self.held_as(key) else { return };
         // Any other stage shows that the confirmation has arrived.
         if let Stage::Confirmed { nonce } = &mut held.stage {

@@ -58,6 +58,11 @@ impl Session {
             let key = GuestKey { slice: one.slice, token: one.token };
             let Some(held) = self.held_as(key) else { continue };
             let live_until = held.live_until(nonce);
+            if let Stage::Confirmed { .. } = held.stage {
+                // The broker counts it as active, so its activation was lost: asked for again.
+                self.confirm_again(now, key, out);
+                continue;
+            }
             let (Stage::Waiting { lives, .. }
             | Stage::Starting { lives }
             | Stage::Running { lives }) = &mut held.stage

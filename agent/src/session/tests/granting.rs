@@ -95,6 +95,17 @@ fn a_refused_grant_stays_refused_in_the_same_words_when_the_reason_has_gone() {
 }
 
 #[test]
+fn a_refused_grant_stays_refused_after_another_was_refused_on_its_slice() {
+    let mut bench = Bench::idle();
+    bench.see(Observation::OwnerArrived(DeviceId::new(1)));
+    bench.hear(Down::Grant(grant(1, 7)));
+    bench.hear(Down::Grant(grant(1, 8)));
+    bench.see(Observation::Idle(DeviceId::new(1)));
+    let late = told(bench.hear(Down::Grant(grant(1, 7))));
+    assert_eq!(late, [nack(1, 7, NackReason::StaleToken)]);
+}
+
+#[test]
 fn a_grant_of_a_lease_that_has_ended_is_answered_as_stopped() {
     let mut bench = Bench::running(7);
     bench.pass(500).end_guest(1, 7, Exit::Code(0));
@@ -104,21 +115,54 @@ fn a_grant_of_a_lease_that_has_ended_is_answered_as_stopped() {
 
 #[test]
 fn members_of_one_gang_on_one_device_share_its_token() {
+    let mut session = shared();
+    assert!(grant_share(&mut session, 0, 7));
+    assert!(!grant_share(&mut session, 1, 6), "an older token on the same device");
+    assert!(grant_share(&mut session, 1, 7));
+}
+
+#[test]
+fn a_member_that_has_ended_does_not_come_back_while_its_sibling_lives() {
+    let mut session = shared();
+    assert!(grant_share(&mut session, 0, 7) && grant_share(&mut session, 1, 7));
+    let (now, slice, token) = (Millis::ZERO, share(1), token(7));
+    let (grace, cause) = (Millis::ZERO, EndReason::Released);
+    let stop = Down::Stop { lease: lease(7), slice, token, grace, cause };
+    let _ = session.on_message(now, stop);
+    let _ = session.on_message(now, Down::Ended { slice, token });
+    assert!(!grant_share(&mut session, 1, 7), "late, doubled, and of a lease that has ended");
+}
+
+fn share(index: u8) -> SliceId {
+    SliceId { part: Part::Share { index }, ..slice(1) }
+}
+
+/// A device of two shares, idle.
+fn shared() -> Session {
     let mut config = config();
-    let share = |index| SliceId { part: Part::Share { index }, ..slice(1) };
     let capacity = Capacity { isolation: Isolation::Mps, ..config.slices[0].capacity };
     config.slices = [0, 1].map(|index| Lendable { slice: share(index), capacity }).into();
     let durable = DurableState { boot: BOOT, ..DurableState::default() };
     let (mut session, _) = Session::new(config, durable, Millis::ZERO);
     let _ = session.on_observation(Millis::ZERO, Observation::Idle(DeviceId::new(1)));
-    let mut grant_of = |index, counter| {
-        let terms = GrantTerms { slice: share(index), ..grant(1, counter) };
-        let answer = told(session.on_message(Millis::ZERO, Down::Grant(terms)));
-        matches!(answer[0], Effect::Send(Up::Confirm { .. }))
-    };
-    assert!(grant_of(0, 7));
-    assert!(!grant_of(1, 6), "an older token on the same device");
-    assert!(grant_of(1, 7));
+    session
+}
+
+/// Whether the grant of a share is confirmed.
+fn grant_share(session: &mut Session, index: u8, counter: u64) -> bool {
+    let terms = GrantTerms { slice: share(index), ..grant(1, counter) };
+    let answer = told(session.on_message(Millis::ZERO, Down::Grant(terms)));
+    matches!(answer[0], Effect::Send(Up::Confirm { .. }))
+}
+
+#[test]
+fn an_activation_that_was_lost_is_asked_for_when_a_renewal_shows_the_lease_active() {
+    let mut bench = Bench::idle();
+    bench.hear(Down::Grant(grant(1, 7)));
+    bench.live(RENEW);
+    let effects = bench.hear(renewed(1, 7, bench.now, DURATION));
+    assert_eq!(effects, [confirm(1, 7, bench.now)]);
+    assert!(matches!(told(bench.activate(1, 7))[..], [Effect::Start(_)]));
 }
 
 #[test]
