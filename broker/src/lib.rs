@@ -1,6 +1,7 @@
 //! The shell round the rules: raft, agent link, HTTP, planner.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests"))]
 
+pub mod auth;
 pub mod cell;
 pub mod clock;
 pub mod config;
@@ -8,6 +9,7 @@ pub mod counters;
 mod driver;
 pub mod error;
 mod feed;
+pub mod http;
 mod link;
 mod machine;
 pub mod metrics;

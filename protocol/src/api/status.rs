@@ -18,7 +18,7 @@ pub struct LeaseCounts {
     pub ending: u32,
 }
 
-/// How the cell is. A tenant sees its own requests, leases and lent time only.
+/// How the cell is: sums over all tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -43,7 +43,7 @@ pub struct StatusView {
     pub nodes: u32,
     /// Those of them that were declared silent and have not offered since.
     pub nodes_silent: u32,
-    /// GPU-seconds that were lent: measured use × share of a GPU, ended leases included.
+    /// GPU-seconds that were lent since the broker started: measured use × share of a GPU.
     pub gpu_seconds_lent: u64,
     /// How far the ledger is.
     pub ledger: LedgerState,

@@ -1,0 +1,77 @@
+//! What every handler can reach.
+
+use std::sync::Arc;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use sublet_protocol::money::Currency;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::error::ApiError;
+use crate::auth::Verifier;
+use crate::cell::Cell;
+
+/// Most streams (watches, events, logs) that are open at once.
+pub const STREAMS_MAX: usize = 512;
+/// Most checks of the whole ledger at once: each reads all of it.
+const VERIFIES_MAX: usize = 1;
+
+/// What every handler can reach. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) cell: Cell,
+    pub(crate) verifier: Arc<Verifier>,
+    pub(crate) metrics: Option<PrometheusHandle>,
+    streams: Arc<Semaphore>,
+    verifies: Arc<Semaphore>,
+    stopping: watch::Receiver<bool>,
+}
+
+impl App {
+    pub(crate) fn new(
+        cell: Cell,
+        verifier: Verifier,
+        metrics: Option<PrometheusHandle>,
+        stopping: watch::Receiver<bool>,
+    ) -> App {
+        App {
+            cell,
+            verifier: Arc::new(verifier),
+            metrics,
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            verifies: Arc::new(Semaphore::new(VERIFIES_MAX)),
+            stopping,
+        }
+    }
+
+    /// The cell's one currency.
+    pub(crate) fn currency(&self) -> Currency {
+        self.cell.read_stale(|state| state.policy().currency)
+    }
+
+    /// Room for one more stream, held as long as it is open.
+    pub(crate) fn stream(&self) -> Result<StreamPermit, ApiError> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        let permit = permit.map_err(|_| ApiError::busy("too many streams are open"))?;
+        Ok(StreamPermit { _permit: permit, stopping: self.stopping.clone() })
+    }
+
+    /// Room for one more check of the whole ledger.
+    pub(crate) fn verify(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = Arc::clone(&self.verifies).try_acquire_owned();
+        permit.map_err(|_| ApiError::busy("the ledger is being verified already"))
+    }
+}
+
+/// Held by an open stream.
+pub(crate) struct StreamPermit {
+    _permit: OwnedSemaphorePermit,
+    stopping: watch::Receiver<bool>,
+}
+
+impl StreamPermit {
+    /// Waits until the server stops: a stream must end then.
+    pub(crate) async fn stopped(&mut self) {
+        // An error means that the server is gone.
+        let _ = self.stopping.wait_for(|stopping| *stopping).await;
+    }
+}

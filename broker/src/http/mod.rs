@@ -1,0 +1,25 @@
+//! The HTTP API: routes, errors, pages, streams, and the loop that accepts connections.
+//!
+//! It turns calls into commands on behalf of a verified caller, and state and journal into bodies.
+//! It decides nothing: the rules do, when the command is applied. Every route is described in the
+//! OpenAPI document at `/openapi.json`. Errors are problem documents (RFC 9457) with a stable code.
+
+mod app;
+mod error;
+mod extract;
+mod finish;
+mod json;
+mod lists;
+mod mutation;
+mod routes;
+mod server;
+mod streams;
+mod views;
+mod visibility;
+
+#[cfg(test)]
+mod tests;
+
+pub use app::STREAMS_MAX;
+pub use routes::openapi;
+pub use server::{CONNECTIONS_MAX, Config, HEADER_TIMEOUT, Server, install_metrics, serve};

@@ -1,0 +1,68 @@
+//! `/v1/clusters`.
+
+use std::ops::Bound;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+use sublet_protocol::api::{ClusterCreate, ClusterView, Page, Problem};
+use sublet_protocol::commands::Command;
+use sublet_protocol::ids::ClusterId;
+
+use crate::http::app::App;
+use crate::http::error::ApiError;
+use crate::http::extract::{Call, Json, Operator, Params, Reader};
+use crate::http::lists::page;
+use crate::http::mutation::Mutation;
+use crate::http::views;
+
+/// Clusters that the caller sees: those it owns, or all of the cell.
+#[utoipa::path(
+    get, path = "/v1/clusters", tag = "clusters", security(("token" = [])),
+    params(("cursor" = Option<String>, Query), ("limit" = Option<u32>, Query)),
+    responses((status = OK, body = Page<ClusterView>), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    reader: Reader,
+    mut params: Params,
+) -> Result<Answer<Page<ClusterView>>, ApiError> {
+    let after: Option<ClusterId> = params.id("cursor")?;
+    let limit = params.limit()?;
+    params.end()?;
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let read = app.cell.read(|state| {
+        let seen = state.clusters().range((from, Bound::Unbounded));
+        let seen = seen.filter(|(_, cluster)| reader.scope.sees(cluster.owner()));
+        page(seen.map(|(id, cluster)| (id.to_string(), views::cluster(*id, cluster, state))), limit)
+    });
+    Ok(Answer(read.await?))
+}
+
+/// Adds a cluster.
+#[utoipa::path(
+    post, path = "/v1/clusters", tag = "clusters", security(("token" = [])),
+    params(("Idempotency-Key" = String, Header)), request_body = ClusterCreate,
+    responses((status = CREATED, body = ClusterView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    call: Call,
+    body: Json<ClusterCreate>,
+) -> Result<(StatusCode, Answer<ClusterView>), ApiError> {
+    let ClusterCreate { id, owner, region, devices_max } = body.value;
+    let is_known = app.cell.read(|state| state.tenants().contains_key(&owner)).await?;
+    if !is_known {
+        let detail = format!("there is no tenant {owner}");
+        return Err(ApiError::content("TENANT_MISSING", "/owner", detail));
+    }
+    let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
+    let devices_max = devices_max.get_u32();
+    let command = Command::CreateCluster { cluster: id, owner, region, devices_max };
+    let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
+    let view = change.find(views::cluster_created);
+    Ok((StatusCode::CREATED, Answer(view.ok_or_else(ApiError::internal)?)))
+}

@@ -1,0 +1,187 @@
+//! `/v1/plan`: what would happen to a request.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use sublet_core::matching::{WhatIf, WhatIfOutcome};
+use sublet_protocol::api::{
+    EffectiveValue, FieldError, Money, Origin, PlanOutcome, PlanRequest, PlanView, PreemptionTerms,
+    Problem, RequestCreate, Time,
+};
+use sublet_protocol::money::Currency;
+use sublet_protocol::policy::Policy;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::{OnRecall, RequestSpec, Tier};
+
+use super::requests::unknown_tenant;
+use super::why;
+use crate::http::app::App;
+use crate::http::error::ApiError;
+use crate::http::extract::{Json, Tenant};
+use crate::http::views;
+
+/// What would happen if this request were sent now. Changes and keeps nothing; needs no key.
+#[utoipa::path(
+    post, path = "/v1/plan", tag = "requests", security(("token" = [])),
+    request_body = PlanRequest,
+    responses((status = OK, body = PlanView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn plan(
+    State(app): State<App>,
+    Tenant { tenant, .. }: Tenant,
+    body: Json<RequestCreate>,
+) -> Result<Answer<PlanView>, ApiError> {
+    let spec = views::from_body(&body.value, app.currency())?;
+    spec.validate().map_err(|error| ApiError::from(Rejection::SpecInvalid(error)))?;
+    let read =
+        app.cell.read(|state| (state.tenants().contains_key(&tenant), state.policy().clone()));
+    let (is_known, policy) = read.await?;
+    if !is_known {
+        return Err(unknown_tenant());
+    }
+    let at = Time(app.cell.now());
+    let what_if = app.cell.what_if(tenant, &spec).await?;
+    let hold = what_if.hold.map(|hold| Money::new(hold, policy.currency));
+    let outcome = outcome(&app, tenant, what_if, policy.currency);
+    let text = text(&outcome, hold);
+    let effective = effective(&body, &spec, &policy, &outcome);
+    let preemption = preemption(&spec, &policy);
+    Ok(Answer(PlanView { outcome, text, effective, hold, preemption, at }))
+}
+
+fn outcome(
+    app: &App,
+    tenant: sublet_protocol::ids::TenantId,
+    what_if: WhatIf,
+    currency: Currency,
+) -> PlanOutcome {
+    match what_if.outcome {
+        WhatIfOutcome::Grant { cluster, model, price, members } => PlanOutcome::Grant {
+            cluster,
+            model,
+            per_gpu_hour: Money::new(price.per_gpu_hour, currency),
+            slices: u32::try_from(members.len()).unwrap_or(u32::MAX),
+        },
+        WhatIfOutcome::Preempt { victims } => {
+            let count = u32::try_from(victims.len()).unwrap_or(u32::MAX);
+            let own = app.cell.read_stale(|state| {
+                let is_own = |id: &sublet_protocol::ids::LeaseId| {
+                    state.leases().get(id).is_some_and(|lease| lease.terms().tenant == tenant)
+                };
+                victims.into_iter().filter(is_own).collect()
+            });
+            PlanOutcome::Preempt { victims: count, own }
+        }
+        WhatIfOutcome::Wait(explanation) => PlanOutcome::Wait { why: why::waiting(&explanation) },
+        WhatIfOutcome::Refuse(rejection) => {
+            let errors = ApiError::from(rejection).problem("").errors;
+            let errors: Vec<FieldError> = errors;
+            let (code, text) = (rejection.code().to_owned(), rejection.to_string());
+            PlanOutcome::Refuse { code, text, errors }
+        }
+    }
+}
+
+fn text(outcome: &PlanOutcome, hold: Option<Money>) -> String {
+    let most = hold.map(|hold| format!(", at most {hold}")).unwrap_or_default();
+    match outcome {
+        PlanOutcome::Grant { cluster, model, per_gpu_hour, slices } => format!(
+            "it would be granted now: {slices} of {model} in {cluster} \
+             at {per_gpu_hour} per GPU-hour{most}"
+        ),
+        PlanOutcome::Preempt { victims, .. } => {
+            format!("it would be granted once {victims} of lower rank have ended for it{most}")
+        }
+        PlanOutcome::Wait { why } => format!("it would wait: {}", why.text),
+        PlanOutcome::Refuse { text, .. } => format!("it would be refused: {text}"),
+    }
+}
+
+fn effective(
+    body: &Json<RequestCreate>,
+    spec: &RequestSpec,
+    policy: &Policy,
+    outcome: &PlanOutcome,
+) -> Vec<EffectiveValue> {
+    let list = |items: Vec<String>| match items.is_empty() {
+        true => "any".to_owned(),
+        false => items.join(", "),
+    };
+    let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let names = |value: &dyn Fn() -> Result<serde_json::Value, serde_json::Error>| {
+        value().map(word).unwrap_or_default()
+    };
+    let declared = [
+        ("project", spec.project.to_string()),
+        ("class", names(&|| serde_json::to_value(spec.class))),
+        ("priority", spec.priority.to_string()),
+        ("models", list(spec.models.iter().map(ToString::to_string).collect())),
+        ("count", spec.count.to_string()),
+        ("gpu", format!("{}/1000 of a GPU", spec.gpu)),
+        ("memory", format!("{} MiB", spec.memory)),
+        ("cpu", format!("{}/1000 of a core", spec.cpu)),
+        ("host_memory", format!("{} MiB", spec.host_memory)),
+        ("placement", names(&|| serde_json::to_value(spec.placement))),
+        ("duration", format!("{} s", spec.duration)),
+        (
+            "max_price",
+            match body.value.max_price {
+                Some(price) => format!("{price} per GPU-hour"),
+                None => "any".to_owned(),
+            },
+        ),
+        ("regions", list(spec.regions.iter().map(ToString::to_string).collect())),
+        ("on_recall", names(&|| serde_json::to_value(spec.on_recall))),
+    ];
+    let origin = |field: &str| match body.given.iter().any(|given| given == field) {
+        true => Origin::Declared,
+        false => Origin::Default,
+    };
+    let value = |field: &str, value: String, origin| EffectiveValue {
+        field: field.to_owned(),
+        value,
+        origin,
+    };
+    let mut values: Vec<EffectiveValue> =
+        declared.into_iter().map(|(field, text)| value(field, text, origin(field))).collect();
+    let tier = names(&|| serde_json::to_value(spec.class.tier()));
+    values.push(value("tier", tier, Origin::Policy));
+    values.push(value("grace", format!("{} s", grace(spec, policy)), Origin::Policy));
+    if let Some(prediction) = &spec.prediction {
+        let text = format!("{} s", prediction.duration_q50);
+        values.push(value("duration_expected", text, Origin::Predicted));
+        let text = format!("{} MiB", prediction.memory_bound);
+        values.push(value("memory_expected", text, Origin::Predicted));
+    }
+    if let PlanOutcome::Grant { per_gpu_hour, .. } = outcome {
+        values.push(value("price", format!("{per_gpu_hour} per GPU-hour"), Origin::Price));
+    }
+    values
+}
+
+/// As the rules set it in a grant.
+fn grace(spec: &RequestSpec, policy: &Policy) -> u64 {
+    match spec.class.tier() {
+        Tier::Opportunistic => policy.owner_grace_opportunistic.get(),
+        Tier::Standard | Tier::Reserved => policy.owner_grace.get(),
+    }
+}
+
+fn preemption(spec: &RequestSpec, policy: &Policy) -> PreemptionTerms {
+    let tier = spec.class.tier();
+    let all = [Tier::Opportunistic, Tier::Standard, Tier::Reserved];
+    let preempted_by: Vec<Tier> = all.into_iter().filter(|other| *other > tier).collect();
+    let (grace, min_run) = (grace(spec, policy), policy.min_run.get());
+    let then = match spec.on_recall {
+        OnRecall::Requeue => "the request then waits again",
+        OnRecall::Close => "the request is then closed",
+    };
+    let rank = match preempted_by.is_empty() {
+        true => "no other request can preempt it".to_owned(),
+        false => format!("a request of a higher tier can preempt it after {min_run} s"),
+    };
+    let text = format!(
+        "the owner may take the GPU back at any time, with {grace} s of grace; {rank}; {then}"
+    );
+    PreemptionTerms { tier, preempted_by, min_run, grace, on_recall: spec.on_recall, text }
+}

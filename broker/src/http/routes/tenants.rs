@@ -1,0 +1,149 @@
+//! `/v1/tenants` and `/v1/quotas`.
+
+use std::ops::Bound;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+use sublet_protocol::api::{Page, Problem, QuotaSet, QuotaView, TenantCreate, TenantView};
+use sublet_protocol::commands::Command;
+use sublet_protocol::ids::{GpuModel, TenantId};
+use sublet_protocol::units::GpuMilli;
+
+use crate::http::app::App;
+use crate::http::error::ApiError;
+use crate::http::extract::{Call, Id, Ids, Json, Operator, Params, Reader};
+use crate::http::lists::page;
+use crate::http::mutation::Mutation;
+use crate::http::views;
+
+/// Tenants that the caller sees: its own, or all of the cell.
+#[utoipa::path(
+    get, path = "/v1/tenants", tag = "tenants", security(("token" = [])),
+    params(("cursor" = Option<String>, Query), ("limit" = Option<u32>, Query)),
+    responses((status = OK, body = Page<TenantView>), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn list(
+    State(app): State<App>,
+    reader: Reader,
+    mut params: Params,
+) -> Result<Answer<Page<TenantView>>, ApiError> {
+    let after: Option<TenantId> = params.id("cursor")?;
+    let limit = params.limit()?;
+    params.end()?;
+    let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let read = app.cell.read(|state| {
+        let seen = state.tenants().range((from, Bound::Unbounded));
+        let seen = seen.filter(|(id, _)| reader.scope.sees(**id));
+        let currency = state.policy().currency;
+        let items = seen.map(|(id, tenant)| (id.to_string(), views::tenant(*id, tenant, currency)));
+        page(items, limit)
+    });
+    Ok(Answer(read.await?))
+}
+
+/// Adds a tenant.
+#[utoipa::path(
+    post, path = "/v1/tenants", tag = "tenants", security(("token" = [])),
+    params(("Idempotency-Key" = String, Header)), request_body = TenantCreate,
+    responses((status = CREATED, body = TenantView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    call: Call,
+    body: Json<TenantCreate>,
+) -> Result<(StatusCode, Answer<TenantView>), ApiError> {
+    let TenantCreate { id, parent } = body.value;
+    if let Some(parent) = parent {
+        let is_known = app.cell.read(|state| state.tenants().contains_key(&parent)).await?;
+        if !is_known {
+            let detail = format!("there is no tenant {parent}");
+            return Err(ApiError::content("TENANT_MISSING", "/parent", detail));
+        }
+    }
+    let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
+    let command = Command::CreateTenant { tenant: id, parent };
+    let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
+    let currency = app.currency();
+    let view = change.find(|record| views::tenant_created(record, currency));
+    Ok((StatusCode::CREATED, Answer(view.ok_or_else(ApiError::internal)?)))
+}
+
+/// One tenant.
+#[utoipa::path(
+    get, path = "/v1/tenants/{tenant}", tag = "tenants", security(("token" = [])),
+    params(("tenant" = String, Path)),
+    responses((status = OK, body = TenantView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn show(
+    State(app): State<App>,
+    reader: Reader,
+    Id(id): Id<TenantId>,
+) -> Result<Answer<TenantView>, ApiError> {
+    let read = app.cell.read(|state| {
+        let tenant = state.tenants().get(&id).filter(|_| reader.scope.sees(id))?;
+        Some(views::tenant(id, tenant, state.policy().currency))
+    });
+    read.await?.map(Answer).ok_or_else(ApiError::not_found)
+}
+
+/// Sets how much of a GPU model a tenant may hold at once.
+#[utoipa::path(
+    put, path = "/v1/tenants/{tenant}/quotas/{model}", tag = "tenants", security(("token" = [])),
+    params(("tenant" = String, Path), ("model" = String, Path), ("Idempotency-Key" = String, Header)),
+    request_body = QuotaSet,
+    responses((status = OK, body = QuotaView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn set_quota(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Ids(tenant, model): Ids<TenantId, GpuModel>,
+    call: Call,
+    body: Json<QuotaSet>,
+) -> Result<Answer<QuotaView>, ApiError> {
+    let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
+    let nominal = body.value.nominal.get();
+    let command = Command::SetQuota { tenant, model, nominal: GpuMilli::new(nominal) };
+    let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
+    // What it is already needs no record.
+    let unchanged = QuotaView { tenant, model, nominal, held: None };
+    Ok(Answer(change.find(views::quota_set).unwrap_or(unchanged)))
+}
+
+/// Quotas that the caller sees, by tenant and model.
+#[utoipa::path(
+    get, path = "/v1/quotas", tag = "tenants", security(("token" = [])),
+    params(("tenant" = Option<String>, Query), ("cursor" = Option<String>, Query),
+        ("limit" = Option<u32>, Query)),
+    responses((status = OK, body = Page<QuotaView>), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn quotas(
+    State(app): State<App>,
+    reader: Reader,
+    mut params: Params,
+) -> Result<Answer<Page<QuotaView>>, ApiError> {
+    let only: Option<TenantId> = params.id("tenant")?;
+    let after = params.text("cursor");
+    let limit = params.limit()?;
+    params.end()?;
+    let read = app.cell.read(|state| {
+        let seen = state.tenants().iter();
+        let seen = seen.filter(|(id, _)| reader.scope.sees(**id) && only.is_none_or(|o| o == **id));
+        let quotas = seen.flat_map(|(id, tenant)| views::quotas(*id, tenant));
+        let items = quotas.map(|quota| (format!("{}/{}", quota.tenant, quota.model), quota));
+        // A name never holds a slash, which sorts behind the dash: compare the parts.
+        let place = |cursor: &str| {
+            let (tenant, model) = cursor.split_once('/').unwrap_or((cursor, ""));
+            (tenant.to_owned(), model.to_owned())
+        };
+        let after = after.as_deref().map(place);
+        page(items.filter(|(id, _)| after.as_ref().is_none_or(|after| place(id) > *after)), limit)
+    });
+    Ok(Answer(read.await?))
+}

@@ -1,0 +1,103 @@
+//! `/v1/why`: why something waits, or is in its state.
+
+use axum::Json as Answer;
+use axum::extract::{Path, State};
+use sublet_core::matching::Explanation;
+use sublet_protocol::api::{NearMissView, Problem, RequestState, WhyView};
+use sublet_protocol::ids::{LeaseId, RequestId};
+
+use super::{leases, requests};
+use crate::auth::Scope;
+use crate::http::app::App;
+use crate::http::error::ApiError;
+use crate::http::extract::Reader;
+use crate::http::views::texts;
+
+/// Why a request or a lease is in its state.
+#[utoipa::path(
+    get, path = "/v1/why/{id}", tag = "requests", security(("token" = [])),
+    params(("id" = String, Path, description = "the id of a request or of a lease")),
+    responses((status = OK, body = WhyView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn why(
+    State(app): State<App>,
+    reader: Reader,
+    path: Result<Path<String>, axum::extract::rejection::PathRejection>,
+) -> Result<Answer<WhyView>, ApiError> {
+    let malformed = |detail: &str| ApiError::malformed("ID_INVALID", "id", detail);
+    let Path(id) = path.map_err(|_| malformed("the path is not UTF-8"))?;
+    if id.starts_with(LeaseId::PREFIX) {
+        let id: LeaseId = id.parse().map_err(|error| malformed(&format!("{error}")))?;
+        return why_lease(&app, reader.scope, id).await.map(Answer);
+    }
+    let id: RequestId = id
+        .parse()
+        .map_err(|_| malformed("the id of a request (r-…) or of a lease (l-…) is wanted"))?;
+    why_request(&app, reader.scope, id).await.map(Answer)
+}
+
+async fn why_lease(app: &App, scope: Scope, id: LeaseId) -> Result<WhyView, ApiError> {
+    let view = leases::find(app, scope, id).await?;
+    Ok(WhyView {
+        id: Some(id.to_string()),
+        state: view.state.as_str().to_owned(),
+        code: view.state_reason.code,
+        text: view.state_reason.text,
+        since: Some(view.state_reason.since),
+        position: None,
+        ahead: None,
+        near_misses: Vec::new(),
+        change: None,
+    })
+}
+
+async fn why_request(app: &App, scope: Scope, id: RequestId) -> Result<WhyView, ApiError> {
+    let view = requests::find(app, scope, id).await?;
+    let explanation = match view.state {
+        RequestState::Waiting => app.cell.explain(id).await?,
+        RequestState::Granted
+        | RequestState::Closed
+        | RequestState::Cancelled
+        | RequestState::Refused => None,
+    };
+    let (id, since) = (Some(id.to_string()), Some(view.state_reason.since));
+    if let Some(explanation) = explanation {
+        return Ok(WhyView { id, since, ..waiting(&explanation) });
+    }
+    let mut text = view.state_reason.text;
+    if let Some(lease) = view.lease.filter(|_| view.state == RequestState::Granted) {
+        text = format!("{text}: {lease}");
+    }
+    Ok(WhyView {
+        id,
+        state: view.state.as_str().to_owned(),
+        code: view.state_reason.code,
+        text,
+        since,
+        position: None,
+        ahead: None,
+        near_misses: Vec::new(),
+        change: None,
+    })
+}
+
+/// Why something waits, or would.
+pub(super) fn waiting(explanation: &Explanation) -> WhyView {
+    let misses = explanation.near_misses.iter().map(|miss| NearMissView {
+        reason: miss.reason,
+        offers: miss.offers,
+        cluster: Some(miss.example.cluster),
+    });
+    WhyView {
+        id: None,
+        state: RequestState::Waiting.as_str().to_owned(),
+        code: texts::wait_code(explanation.reason).to_owned(),
+        text: texts::explanation(explanation),
+        since: None,
+        position: Some(explanation.position),
+        ahead: Some(explanation.position.saturating_sub(1)),
+        near_misses: misses.collect(),
+        change: texts::wait_change(explanation.reason).map(str::to_owned),
+    }
+}

@@ -1,0 +1,16 @@
+//! Bodies from state and journal. Pure: a view is a function of the records or the state it shows.
+
+mod leases;
+mod offers;
+mod registry;
+mod requests;
+mod spec;
+pub(crate) mod texts;
+
+pub(crate) use leases::lease;
+pub(crate) use offers::{OfferFilter, offers};
+pub(crate) use registry::{
+    cluster, cluster_created, price, price_set, quota_set, quotas, tenant, tenant_created,
+};
+pub(crate) use requests::request;
+pub(crate) use spec::{from_body, money};

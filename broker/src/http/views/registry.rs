@@ -1,0 +1,110 @@
+//! Tenants, quotas, clusters and prices, from the state or from the record of a change.
+
+use sublet_core::{Cluster, State, Tenant};
+use sublet_protocol::api::{ClusterView, Money, PriceView, QuotaView, TenantView, Time};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{ClusterId, GpuModel, TenantId};
+use sublet_protocol::money::{Currency, MicroCredits, Price};
+use sublet_protocol::records::Record;
+use sublet_protocol::requests::Tier;
+
+/// A tenant as it is now.
+pub(crate) fn tenant(id: TenantId, tenant: &Tenant, currency: Currency) -> TenantView {
+    TenantView {
+        id,
+        parent: tenant.parent(),
+        created_at: Time(tenant.created_at()),
+        quotas: quotas(id, tenant).collect(),
+        open_requests: tenant.open_requests(),
+        hold: Money::new(tenant.hold(), currency),
+    }
+}
+
+/// A tenant's quotas as they are now.
+pub(crate) fn quotas(id: TenantId, tenant: &Tenant) -> impl Iterator<Item = QuotaView> + '_ {
+    tenant.quotas().map(move |(model, nominal)| QuotaView {
+        tenant: id,
+        model,
+        nominal: nominal.get(),
+        held: Some(tenant.held(model).get()),
+    })
+}
+
+/// A tenant as it was when it was added.
+pub(crate) fn tenant_created(record: &Record, currency: Currency) -> Option<TenantView> {
+    let Event::TenantCreated { tenant, parent } = &record.event else { return None };
+    Some(TenantView {
+        id: *tenant,
+        parent: *parent,
+        created_at: Time(record.time),
+        quotas: Vec::new(),
+        open_requests: 0,
+        hold: Money::new(MicroCredits::ZERO, currency),
+    })
+}
+
+/// A quota as it was set.
+pub(crate) fn quota_set(record: &Record) -> Option<QuotaView> {
+    let Event::QuotaSet { tenant, model, nominal } = &record.event else { return None };
+    Some(QuotaView { tenant: *tenant, model: *model, nominal: nominal.get(), held: None })
+}
+
+/// A cluster as it is now.
+pub(crate) fn cluster(id: ClusterId, cluster: &Cluster, state: &State) -> ClusterView {
+    let nodes = || state.nodes().iter().filter(|((of, _), _)| *of == id);
+    let silent = nodes().filter(|(_, node)| node.is_silent()).count();
+    let offers = state.offers().keys().filter(|slice| slice.cluster == id).count();
+    let leased = state.leased().keys().filter(|slice| slice.cluster == id).count();
+    ClusterView {
+        id,
+        owner: cluster.owner(),
+        region: cluster.region(),
+        created_at: Time(cluster.created_at()),
+        devices_max: cluster.devices_max(),
+        devices: count(cluster.devices().len()),
+        nodes: count(nodes().count()),
+        nodes_silent: count(silent),
+        offers: count(offers),
+        leased: count(leased),
+    }
+}
+
+/// A cluster as it was when it was added.
+pub(crate) fn cluster_created(record: &Record) -> Option<ClusterView> {
+    let Event::ClusterCreated { cluster, owner, region, devices_max } = &record.event else {
+        return None;
+    };
+    Some(ClusterView {
+        id: *cluster,
+        owner: *owner,
+        region: *region,
+        created_at: Time(record.time),
+        devices_max: *devices_max,
+        devices: 0,
+        nodes: 0,
+        nodes_silent: 0,
+        offers: 0,
+        leased: 0,
+    })
+}
+
+/// A posted price.
+pub(crate) fn price(
+    (owner, model, tier): (TenantId, GpuModel, Tier),
+    price: Price,
+    currency: Currency,
+) -> PriceView {
+    let per_gpu_hour = Money::new(price.per_gpu_hour, currency);
+    PriceView { owner, model, tier, per_gpu_hour, version: price.version }
+}
+
+/// A price as it was posted.
+pub(crate) fn price_set(record: &Record, currency: Currency) -> Option<PriceView> {
+    let Event::PriceSet { owner, model, tier, price: posted } = &record.event else { return None };
+    Some(price((*owner, *model, *tier), *posted, currency))
+}
+
+/// A count as the API shows it.
+fn count(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,126 @@
+//! Reasons as sentences for people.
+
+use sublet_core::matching::Explanation;
+use sublet_protocol::commands::NackReason;
+use sublet_protocol::leases::EndReason;
+use sublet_protocol::requests::WaitReason;
+
+/// Why a lease is ending or ended.
+pub(crate) const fn end_reason(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Completed => "its guest finished by itself",
+        EndReason::Released => "its tenant gave it back",
+        EndReason::Expired => "the bought time is over",
+        EndReason::Reclaimed => "the owner wants the GPU back",
+        EndReason::Preempted => "a request of a higher tier needs the GPU",
+        EndReason::Revoked => "an operator ended it",
+        EndReason::Budget => "the budget is used up",
+        EndReason::AgentLost => "its agent has been silent for too long",
+        EndReason::StartFailed => "it could not be started",
+        EndReason::GuestFailed => "its guest finished with an error",
+        EndReason::DeviceFault => "the GPU is gone or sick",
+        EndReason::ForeignUse => "a process that nobody accounts for uses the GPU",
+        EndReason::Stalled => "it held the GPU and did nothing",
+        EndReason::Moved => "it was moved to another place",
+        EndReason::RolledBack => "an operator undid it",
+    }
+}
+
+/// Why an agent did not start a member.
+pub(crate) const fn nack_reason(reason: NackReason) -> &'static str {
+    match reason {
+        NackReason::StaleToken => "its agent has seen a newer grant",
+        NackReason::OtherBoot => "its agent has started anew",
+        NackReason::OwnerBusy => "the owner's work is there",
+        NackReason::NotEmpty => "the GPU is not empty",
+        NackReason::DeviceFault => "the GPU is gone or sick",
+        NackReason::StartFailed => "its agent could not start the guest",
+        NackReason::Draining => "its agent is being drained",
+        NackReason::Workload => "the workload never came or is not the declared one",
+    }
+}
+
+/// The stable code of a reason to wait.
+pub(crate) const fn wait_code(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::NoCapacity => "no_capacity",
+        WaitReason::Quota => "quota",
+        WaitReason::BorrowLimit => "borrow_limit",
+        WaitReason::Budget => "budget",
+        WaitReason::Price => "price",
+        WaitReason::Model => "model",
+        WaitReason::Memory => "memory",
+        WaitReason::Host => "host",
+        WaitReason::Duration => "duration",
+        WaitReason::Region => "region",
+        WaitReason::Capability => "capability",
+        WaitReason::Topology => "topology",
+        WaitReason::Isolation => "isolation",
+        WaitReason::LenderPolicy => "lender_policy",
+        WaitReason::Breaker => "breaker",
+        WaitReason::Review => "review",
+        WaitReason::Reservation => "reservation",
+        WaitReason::Deferred => "deferred",
+        WaitReason::PreemptionBudget => "preemption_budget",
+    }
+}
+
+/// Why a request waits.
+pub(crate) const fn wait_reason(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::NoCapacity => "everything that would fit is taken",
+        WaitReason::Quota => "the tenant's quota for the model is used up",
+        WaitReason::BorrowLimit => "the limit on borrowed capacity is reached",
+        WaitReason::Budget => "the budget of the period would not cover the worst case",
+        WaitReason::Price => "every posted price is above the cap, or none is posted",
+        WaitReason::Model => "no offer is of an allowed GPU model",
+        WaitReason::Memory => "no offer has that much device memory",
+        WaitReason::Host => "no offer has that much CPU or host memory",
+        WaitReason::Duration => "no offer lasts that long",
+        WaitReason::Region => "no offer is in an allowed region",
+        WaitReason::Capability => "the driver or the GPU's capability does not fit",
+        WaitReason::Topology => "there are enough slices, but not close enough to each other",
+        WaitReason::Isolation => "the class of work does not allow the isolation on offer",
+        WaitReason::LenderPolicy => "the lender does not want this tenant or use",
+        WaitReason::Breaker => "a circuit breaker is open",
+        WaitReason::Review => "a person must look at it first",
+        WaitReason::Reservation => "it would delay an earlier, larger request",
+        WaitReason::Deferred => "it is deferred by its own wish",
+        WaitReason::PreemptionBudget => "there were too many preemptions lately",
+    }
+}
+
+/// What the tenant could change about it, if something would help.
+pub(crate) const fn wait_change(reason: WaitReason) -> Option<&'static str> {
+    match reason {
+        WaitReason::Quota => Some("end a lease of the model, ask for less, or ask for more quota"),
+        WaitReason::Price => Some("raise or drop max_price"),
+        WaitReason::Model => Some("allow more GPU models"),
+        WaitReason::Memory => Some("ask for less device memory"),
+        WaitReason::Host => Some("ask for less CPU or host memory"),
+        WaitReason::Duration => Some("ask for a shorter lease"),
+        WaitReason::Region => Some("allow more regions"),
+        WaitReason::Topology => Some("ask for fewer slices or a wider placement"),
+        WaitReason::Isolation => Some("choose another class of work"),
+        WaitReason::NoCapacity
+        | WaitReason::BorrowLimit
+        | WaitReason::Budget
+        | WaitReason::Capability
+        | WaitReason::LenderPolicy
+        | WaitReason::Breaker
+        | WaitReason::Review
+        | WaitReason::Reservation
+        | WaitReason::Deferred
+        | WaitReason::PreemptionBudget => None,
+    }
+}
+
+/// Why a request waits, with its numbers.
+pub(crate) fn explanation(explanation: &Explanation) -> String {
+    let Explanation { reason, position, needed, fitting, pledged, .. } = explanation;
+    let mut text = wait_reason(*reason).to_owned();
+    if *pledged > 0 {
+        text = format!("{pledged} of {needed} slices are being freed for it");
+    }
+    format!("{text}; it needs {needed}, {fitting} on offer fit; place {position} in the queue")
+}
