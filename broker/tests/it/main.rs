@@ -1,0 +1,13 @@
+//! The cell as a whole: rules, log, journal and agent link in one process, without a network.
+#![allow(
+    clippy::unwrap_used,
+    clippy::as_conversions,
+    clippy::print_stdout,
+    reason = "tests may stop on a surprise; a child process speaks through its output"
+)]
+
+mod agent;
+mod kill;
+mod life;
+mod restart;
+mod world;
