@@ -21,6 +21,14 @@ fn a_stop_signals_at_once_and_kills_at_eighty_percent_of_the_grace() {
 }
 
 #[test]
+fn a_long_grace_does_not_outlast_the_leases_life() {
+    let mut bench = Bench::running(7);
+    let nonce = bench.now;
+    let effects = bench.pass(TTL - GRACE - 1).hear(stop(1, 7, 10 * TTL));
+    assert_eq!(effects, [signal(1, 7), deadline(1, 7, nonce + TTL - GRACE / 5)]);
+}
+
+#[test]
 fn a_second_stop_can_hasten_the_end_and_never_delays_it() {
     let mut bench = Bench::running(7);
     bench.hear(stop(1, 7, 100_000));
@@ -134,9 +142,10 @@ fn with_answers_it_lives_on_and_each_answer_moves_the_dead_mans_switch() {
             _ => None,
         });
         let nonce = nonce.expect("a renewal every interval").get();
-        let effects = bench.hear(renewed(1, 7, nonce, DURATION));
+        // The answer is underway for a while; life counts from the sending all the same (LR1).
+        let effects = bench.pass(7_000).hear(renewed(1, 7, nonce, DURATION));
         let expected = nonce + TTL - GRACE + GRACE / 5 * 4;
-        assert_eq!(effects, [deadline(1, 7, expected)], "life counts from the sending (LR1)");
+        assert_eq!(effects, [deadline(1, 7, expected)]);
     }
 }
 
