@@ -124,15 +124,15 @@ fn a_bad_cell_is_named_with_file_line_column_and_what_was_expected() {
     for (row, expected) in [
         ("2017-10-02 09:00:00,60.0,four,60.0,aa11", "num_gpus: \"four\" is not a whole number"),
         ("2017-10-02 09:00:00,60.0,1.0,60.0,aa11", "num_gpus: \"1.0\" is not a whole number"),
-        ("2017-10-02 09:00:00,60.0,0,0.0,aa11", "num_gpus: \"0\" is outside 1 to 4096"),
+        ("2017-10-02 09:00:00,60.0,0,0.0,aa11", "num_gpus: \"0\" is outside 1 to 1024"),
         (
             "2017-10-02 09:00:00,60.0,-1,60.0,aa11",
-            "num_gpus: \"-1\" is negative, expected 1 to 4096",
+            "num_gpus: \"-1\" is negative, expected 1 to 1024",
         ),
-        ("2017-10-02 09:00:00,60.0,99999,1.0,aa11", "num_gpus: \"99999\" is outside 1 to 4096"),
+        ("2017-10-02 09:00:00,60.0,99999,1.0,aa11", "num_gpus: \"99999\" is outside 1 to 1024"),
         (
             "2017-10-02 09:00:00,60.0,99999999999999999999999,1.0,aa11",
-            "num_gpus: \"99999999999999999999999\" is outside 1 to 4096",
+            "num_gpus: \"99999999999999999999999\" is outside 1 to 1024",
         ),
         (
             "2017-10-02 09:00:00,-60.0,1,60.0,aa11",

@@ -28,7 +28,7 @@ pub(super) struct Arguments {
     #[arg(long)]
     policy: PolicyName,
     /// Mean load of each tenant's pool, 0.001 to 1.
-    #[arg(long, value_name = "RHO", default_value = "0.85", value_parser = load)]
+    #[arg(long, value_name = "RHO", default_value = "0.85", value_parser = load, allow_negative_numbers = true)]
     rho: Permille,
     /// The first day, local to the trace.
     #[arg(long, value_name = "DATE", default_value_t = Window::PHILLY.first)]

@@ -28,6 +28,8 @@ const TERM: u64 = 1;
 const FOR_EVER: Seconds = Seconds::new(10 * 365 * 86_400);
 /// Violations kept word by word; the rest is counted.
 const VIOLATIONS_KEPT: usize = 10;
+/// The smaller of Philly's two kinds of GPU; every job of a replay asks for it.
+pub(super) const GPU_MEMORY: MiB = MiB::new(12 * 1_024);
 /// One currency unit per GPU-hour, whatever the tier.
 const PRICE: MicroCredits = MicroCredits::new(MicroCredits::PER_UNIT);
 /// A tenant may have as many requests open as the longest trace has jobs.
@@ -92,6 +94,7 @@ impl Cell {
         let policy = Policy {
             offer_ttl: FOR_EVER,
             requests_per_tenant: REQUESTS_PER_TENANT,
+            offers_per_cluster: u32::MAX,
             ..Policy::default()
         };
         let id = CellId::new("replay").expect("a literal id");
@@ -224,7 +227,7 @@ impl Cell {
         let capacity = Capacity {
             model: model(),
             gpu: GpuMilli::DEVICE,
-            memory: MiB::ZERO,
+            memory: GPU_MEMORY,
             cpu: CpuMilli::ZERO,
             host_memory: MiB::ZERO,
             isolation: Isolation::Exclusive,

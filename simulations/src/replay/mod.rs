@@ -17,5 +17,5 @@ pub use policy::Policy;
 pub use report::{Report, TenantReport};
 pub use run::{Options, Replayed, replay};
 pub use workload::{
-    DAYS_MAX, GPUS_PER_NODE, Job, Pool, TENANTS_MAX, Window, Workload, WorkloadError,
+    DAYS_MAX, GPUS_MAX, GPUS_PER_NODE, Job, Pool, TENANTS_MAX, Window, Workload, WorkloadError,
 };

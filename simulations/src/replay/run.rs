@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use sublet_predictor::{Buffers, Declared, Question, predict};
 use sublet_protocol::commands::{Actor, Command, GroupOutcome, GuestOutcome, Outcome};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, LeaseId, Project, RequestId, TenantId};
@@ -11,7 +12,7 @@ use sublet_protocol::records::Record;
 use sublet_protocol::requests::{Class, DURATION_MAX, OnRecall, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds, Timestamp};
 
-use super::cell::{Cell, Error, Tally, user_of};
+use super::cell::{Cell, Error, GPU_MEMORY, Tally, user_of};
 use super::policy::{Planner, Policy, cluster_of};
 use super::{Job, Workload};
 
@@ -312,23 +313,34 @@ fn build(cell: &mut Cell, workload: &Workload, policy: Policy) -> Result<Vec<Clu
     Ok(vec![cluster_of(owner)])
 }
 
+/// What its user declares: a cap that the job stays below, as people round up. The next power of two
+/// seconds; at most the longest lease.
+fn declared(duration: Seconds) -> Seconds {
+    duration.get().checked_next_power_of_two().map_or(DURATION_MAX, Seconds::new).min(DURATION_MAX)
+}
+
+/// The job as a request, with what the predictor says of it.
 fn spec(job: &Job) -> RequestSpec {
-    RequestSpec {
+    let spec = RequestSpec {
         project: Project::new("replay").expect("a literal id"),
         class: Class::Batch,
         priority: 0,
         models: Vec::new(),
         count: job.gpus,
         gpu: GpuMilli::DEVICE,
-        memory: MiB::ZERO,
+        memory: GPU_MEMORY,
         cpu: CpuMilli::ZERO,
         host_memory: MiB::ZERO,
         placement: Placement::Cluster,
-        duration: job.duration,
+        duration: declared(job.duration),
         max_price: None,
         regions: Vec::new(),
         on_recall: OnRecall::Requeue,
         workload: None,
         prediction: None,
-    }
+    };
+    let question = Question::new(Declared::of(&spec));
+    let answer =
+        predict(&question, &Buffers::default()).expect("what is declared is within its ranges");
+    RequestSpec { prediction: Some(answer.prediction()), ..spec }
 }

@@ -16,6 +16,9 @@ pub const DAYS_MAX: u16 = 3_660;
 /// Most tenants of one replay.
 pub const TENANTS_MAX: usize = 1_024;
 
+/// Most GPUs of one replay: every one is an offer of its own.
+pub const GPUS_MAX: u64 = 200_000;
+
 /// The days that are replayed: local midnight to local midnight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
@@ -96,6 +99,14 @@ pub enum WorkloadError {
     /// A load of nothing needs endlessly many nodes.
     #[error("the load is 0, expected 0.001 to 1")]
     NoLoad,
+    /// The jobs of a tenant are too large for the window.
+    #[error(
+        "the jobs need {found} GPUs at this load, at most {GPUS_MAX} are replayed: take more days or a higher load"
+    )]
+    Gpus {
+        /// GPUs of all pools.
+        found: u64,
+    },
     /// More tenants than a replay takes.
     #[error("the trace has {found} tenants, at most {TENANTS_MAX} are replayed")]
     Tenants {
@@ -174,7 +185,11 @@ impl Workload {
             let nodes = (gpu_seconds * 1_000).div_ceil(per_node).max(1);
             pool.nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
         }
-        Ok(Workload { starts_at, pools, jobs })
+        let workload = Workload { starts_at, pools, jobs };
+        match workload.gpus() {
+            0..=GPUS_MAX => Ok(workload),
+            found => Err(WorkloadError::Gpus { found }),
+        }
     }
 
     /// GPUs of all pools.

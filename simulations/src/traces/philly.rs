@@ -16,8 +16,8 @@ use super::{Error, Problem, VcName};
 pub const GPUS_PER_NODE: u32 = 8;
 /// Longest duration taken for real, seconds: ten years.
 pub const DURATION_SECONDS_MAX: u64 = 10 * 365 * 86_400;
-/// Most GPUs of one job taken for real.
-pub const JOB_GPUS_MAX: u32 = 4_096;
+/// Most GPUs of one job taken for real: the largest gang that a request can ask for.
+pub const JOB_GPUS_MAX: u32 = sublet_protocol::requests::COUNT_MAX;
 /// Most nodes of one virtual cluster taken for real.
 pub const NODES_MAX: u32 = 100_000;
 /// Latest Unix second taken for real: the year 2100.

@@ -1,0 +1,143 @@
+//! The program as its users meet it: exit codes, messages and what is printed.
+#![allow(clippy::unwrap_used, clippy::as_conversions, clippy::print_stderr, reason = "tests")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+mod support;
+use support::fixtures;
+
+fn sublet_sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sublet-sim")).args(arguments).output().unwrap()
+}
+
+#[track_caller]
+fn fails_on_input(arguments: &[&str], expected: &str) {
+    let output = sublet_sim(arguments);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(expected), "{said}");
+    assert!(output.stdout.is_empty(), "nothing but messages");
+}
+
+fn replay<'a>(folder: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["replay", "--trace", "philly", "--data", folder, "--policy", "sublet"], more].concat()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn a_wrong_folder_says_what_to_give() {
+    fails_on_input(&replay("/nonexistent", &[]), "/nonexistent is not a folder: give the folder");
+    let empty = tempfile::tempdir().unwrap();
+    fails_on_input(
+        &replay(text(empty.path()), &[]),
+        "no philly_vc_nodes.csv.xz and no philly_vc_nodes.csv in",
+    );
+    fails_on_input(
+        &["fit", "--trace", "helios", "--data", text(empty.path())],
+        "no earth_vc_minute.csv.xz",
+    );
+}
+
+#[test]
+fn a_broken_row_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::copy(
+        fixtures("philly").join("philly_vc_nodes.csv"),
+        folder.path().join("philly_vc_nodes.csv"),
+    )
+    .unwrap();
+    let good = fs::read_to_string(fixtures("philly").join("philly_jobs.csv")).unwrap();
+    fs::write(
+        folder.path().join("philly_jobs.csv"),
+        good.replace(",8,57600.0,", ",eight,57600.0,"),
+    )
+    .unwrap();
+    fails_on_input(
+        &replay(text(folder.path()), &[]),
+        "philly_jobs.csv:3: column num_gpus: \"eight\" is not a whole number",
+    );
+}
+
+#[test]
+fn loads_and_windows_out_of_range_are_usage_errors() {
+    let data = fixtures("philly");
+    for rho in ["0", "1.001", "-1", "0.7777", "x", ".5", "00.5", ""] {
+        fails_on_input(&replay(text(&data), &["--rho", rho]), "0.001 to 1");
+    }
+    fails_on_input(
+        &replay(text(&data), &["--days", "0"]),
+        "a window of 0 days from 2017-10-01 is not",
+    );
+    fails_on_input(
+        &replay(text(&data), &["--from", "2031-01-01"]),
+        "no job was submitted in the 38 days",
+    );
+    fails_on_input(&replay(text(&data), &["--from", "yesterday"]), "--from");
+    fails_on_input(&replay(text(&data), &["--check-every", "0"]), "--check-every");
+    fails_on_input(&["replay", "--trace", "philly"], "--data");
+    fails_on_input(&["replay", "--trace", "venus", "--data", "x", "--policy", "pool"], "venus");
+}
+
+#[test]
+fn a_replay_prints_one_json_object_or_a_table() {
+    let data = fixtures("philly");
+    // aa11 has one node: at home its job of 8 GPUs waits 3,570 s for the one before it.
+    for (policy, mean) in [
+        ("static-fifo", 892.5),
+        ("static-sjf", 892.5),
+        ("borrow", 0.0),
+        ("pool", 0.0),
+        ("sublet", 0.0),
+    ] {
+        let arguments = ["replay", "--trace", "philly", "--data", text(&data), "--policy", policy];
+        let output = sublet_sim(&[&arguments[..], &["--rho", "0.7", "--json"]].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stderr.is_empty(), "no bar where there is no terminal");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["policy"], policy);
+        assert_eq!(report["rho"], 0.7);
+        assert_eq!((&report["gpus"], &report["jobs"]), (&Value::from(16), &Value::from(4)));
+        assert_eq!(report["avg_queue_seconds"], mean);
+        assert_eq!(report["invariants"]["violations"], 0);
+        assert_eq!(report["accounts"]["balanced"], true);
+        assert_eq!(report["tenants"].as_array().unwrap().len(), 2);
+        let table = sublet_sim(&arguments);
+        let table = String::from_utf8(table.stdout).unwrap();
+        assert!(
+            table.starts_with(&format!("{policy} at load 0.85: 16 GPUs, 4 jobs of 38 days")),
+            "{table}"
+        );
+        assert!(table.contains("\naa11 "), "{table}");
+    }
+}
+
+#[test]
+fn a_made_up_trace_can_be_replayed_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("made-up");
+    let generate = ["generate", "--seed", "5", "--days", "1", "--out", text(&out)];
+    let output = sublet_sim(&generate);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let line = said.lines().last().unwrap();
+    let command = line.strip_prefix("replay them: sublet-sim ").unwrap();
+    let words: Vec<&str> = command.split(' ').chain(["--json"]).collect();
+    let output = sublet_sim(&words);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["jobs"].as_u64().unwrap() > 20, "{report}");
+    assert_eq!(report["days"], 1);
+    // The same seed gives the same bytes, and nothing is overwritten.
+    fails_on_input(&generate, "files are not overwritten");
+    let again = folder.path().join("again");
+    sublet_sim(&["generate", "--seed", "5", "--days", "1", "--out", text(&again)]);
+    let jobs = |folder: &Path| fs::read(folder.join("philly_jobs.csv")).unwrap();
+    assert_eq!(jobs(&out), jobs(&again));
+}
