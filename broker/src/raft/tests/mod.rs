@@ -3,7 +3,6 @@
 mod crash;
 mod operation;
 mod recovery;
-mod speed;
 mod suite;
 
 use std::path::Path;
