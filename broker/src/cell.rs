@@ -27,7 +27,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::driver::{self, DriverHandle};
-use crate::error::Error;
+use crate::error::{Chain, Error};
 use crate::machine::CellMachine;
 use crate::raft::{self, Raft};
 use crate::records::Subscription;
@@ -79,7 +79,7 @@ impl Cell {
         let mut options =
             raft::Options::new(path.join("raft"), config.cell.as_str(), config.node_id);
         options.on_fatal = config.on_fatal;
-        let log: Arc<dyn raft::Machine> = Arc::clone(&machine) as _;
+        let log: Arc<dyn raft::Machine> = machine.clone();
         let raft = Raft::open(options, log).await?;
 
         let parts = Parts {
@@ -304,7 +304,7 @@ impl Cell {
             match seal.await {
                 Ok(Outcome::Done { .. }) => {}
                 Ok(outcome) => tracing::warn!(?outcome, "the tail was not sealed"),
-                Err(error) => tracing::warn!(%error, "the tail was not sealed"),
+                Err(error) => tracing::warn!(error = %Chain(&error), "the tail was not sealed"),
             }
         }
         self.parts.close().await;
@@ -382,13 +382,13 @@ impl Parts {
     async fn close(&self) {
         self.raft.shutdown().await;
         if let Err(error) = self.machine.close() {
-            tracing::error!(%error, "the ledger could not be brought to the disk");
+            tracing::error!(error = %Chain(&error), "the ledger could not be brought to the disk");
         }
         let folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(folder) = folder
             && let Err(error) = folder.close()
         {
-            tracing::warn!(%error, "the temporary folder was not removed");
+            tracing::warn!(error = %Chain(&error), "the temporary folder was not removed");
         }
     }
 }

@@ -27,7 +27,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::cell::Parts;
-use crate::error::Error;
+use crate::error::{Chain, Error};
 use crate::feed::Head;
 use crate::link::{Mailbox, Received, Ticket};
 use crate::metrics;
@@ -138,7 +138,7 @@ struct Barrier {
 /// What became of something in progress.
 enum Settled {
     /// What an agent's message became.
-    Committed(Ticket, UpEnvelope, Result<Outcome, Error>),
+    Committed(Ticket, Box<UpEnvelope>, Result<Outcome, Error>),
     Barrier {
         covered: Vec<(Ticket, UpEnvelope)>,
         has_passed: bool,
@@ -255,7 +255,7 @@ impl Driver {
                 let actor = Actor::Agent { cluster: envelope.cluster, node: envelope.node };
                 let asked = async move {
                     let outcome = parts.propose(actor, None, command, term).await;
-                    Settled::Committed(ticket, envelope, outcome)
+                    Settled::Committed(ticket, Box::new(envelope), outcome)
                 };
                 self.launch(asked).await;
             }
@@ -324,7 +324,7 @@ impl Driver {
             Ok(records) => records,
             Err(error) => {
                 // The machine meets the same error at its next append and stops the process.
-                tracing::error!(%error, "records could not be read");
+                tracing::error!(error = %Chain(&error), "records could not be read");
                 return tokio::time::sleep(WORKLOAD_PAUSE).await;
             }
         };
@@ -500,14 +500,14 @@ impl Driver {
         let bytes = match codec::encode(&envelope) {
             Ok(bytes) => bytes,
             Err(error) => {
-                tracing::error!(%cluster, %node, kind, %error, "message cannot be written");
+                tracing::error!(%cluster, %node, kind, error = %Chain(&error), "message cannot be written");
                 return metrics::message_sent(kind, false);
             }
         };
         // What must arrive is sent again by the leader's logic.
         let sent = sender.send(Address { cluster, node }, bytes);
         if let Err(error) = &sent {
-            tracing::debug!(%cluster, %node, kind, %error, "message not sent");
+            tracing::debug!(%cluster, %node, kind, error = %Chain(&error), "message not sent");
         }
         metrics::message_sent(kind, sent.is_ok());
     }
@@ -534,7 +534,9 @@ impl Parts {
                     "leader's command refused"
                 );
             }
-            Err(error) => tracing::warn!(command = name, %error, "leader's command failed"),
+            Err(error) => {
+                tracing::warn!(command = name, error = %Chain(&error), "leader's command failed")
+            }
         }
         Settled::Led { term, name }
     }
@@ -552,7 +554,7 @@ impl Parts {
         match planned.await {
             Ok(groups) if groups.is_empty() => {}
             Ok(groups) => drop(self.lead(Command::CommitPlan { groups }, term).await),
-            Err(error) => tracing::error!(%error, "the planner panicked"),
+            Err(error) => tracing::error!(error = %Chain(&error), "the planner panicked"),
         }
         tokio::time::sleep(PLAN_PAUSE).await;
         Settled::Planned { term }

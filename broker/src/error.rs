@@ -87,3 +87,30 @@ impl From<raft::Error> for Error {
         }
     }
 }
+
+/// Shows an error with all its causes, for log lines.
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
+
+impl std::fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut cause = self.0.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_shows_every_cause_once() {
+        let source = io::Error::other("disk full");
+        let error = Error::Folder { path: "/data".into(), source };
+        assert_eq!(Chain(&error).to_string(), "cannot create /data: disk full");
+    }
+}

@@ -14,6 +14,7 @@ use sublet_protocol::ids::{Boot, HostHash};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::transport::{Address, Incoming};
 
+use crate::error::Chain;
 use crate::metrics;
 
 /// Agents whose sequences are remembered.
@@ -70,9 +71,9 @@ impl Mailbox {
         let envelope: UpEnvelope = match codec::decode(&message) {
             Ok(envelope) => envelope,
             Err(error) => {
-                tracing::warn!(cluster = %from.cluster, node = %from.node, %error, "message refused");
+                tracing::warn!(cluster = %from.cluster, node = %from.node, error = %Chain(&error), "message refused");
                 metrics::message_refused("malformed");
-                return reply(answer, Reply::Refused(Rejection::NotAllowed));
+                return settle(answer, &Reply::Refused(Rejection::NotAllowed));
             }
         };
         if (envelope.cluster, envelope.node) != (from.cluster, from.node) {
@@ -81,7 +82,7 @@ impl Mailbox {
                 claimed_node = %envelope.node, "message claims another sender"
             );
             metrics::message_refused("foreign");
-            return reply(answer, Reply::Refused(Rejection::SliceForeign));
+            return settle(answer, &Reply::Refused(Rejection::SliceForeign));
         }
         if let Up::Output { .. } = envelope.body {
             answer_with(answer, &Reply::Done);
@@ -93,13 +94,13 @@ impl Mailbox {
     fn admit(&mut self, from: Address, envelope: UpEnvelope, answer: Answer) -> Received {
         let start = Start { host: envelope.host, boot: envelope.boot };
         if !self.agents.contains_key(&from) && self.agents.len() >= AGENTS_MAX {
-            return reply(answer, Reply::Later);
+            return settle(answer, &Reply::Later);
         }
         let window = self.agents.entry(from).or_insert_with(|| Window::new(start));
         if window.start != start {
             if window.start.host == start.host && start.boot < window.start.boot {
                 metrics::message_refused("old_boot");
-                return reply(answer, Reply::Refused(Rejection::BootOld));
+                return settle(answer, &Reply::Refused(Rejection::BootOld));
             }
             // Nobody waits for the answers of an earlier start any more.
             *window = Window::new(start);
@@ -117,7 +118,7 @@ impl Mailbox {
             return Received::Nothing;
         }
         if window.waiting.len() >= WAITING_MAX {
-            return reply(answer, Reply::Later);
+            return settle(answer, &Reply::Later);
         }
         window.waiting.insert(sequence, answer);
         Received::Fresh(Ticket { from, start, sequence }, envelope)
@@ -148,8 +149,8 @@ impl Window {
     }
 }
 
-fn reply(answer: Answer, reply: Reply) -> Received {
-    answer_with(answer, &reply);
+fn settle(answer: Answer, reply: &Reply) -> Received {
+    answer_with(answer, reply);
     Received::Nothing
 }
 

@@ -258,7 +258,7 @@ impl CellMachine {
             replica.tally.counters.invariants_checked += 1;
         }
         for violation in found {
-            replica.violated(violation.invariant, violation.what);
+            replica.violated(violation.invariant, &violation.what);
         }
     }
 
@@ -335,7 +335,7 @@ impl Replica {
     fn post(&mut self, records: &[Record]) -> Result<(), Failure> {
         for record in records {
             if let Err(error) = self.accounts.post(record) {
-                self.violated(4, format!("record {}: {error}", record.index));
+                self.violated(4, &format!("record {}: {error}", record.index));
             }
         }
         if records.is_empty() {
@@ -349,12 +349,12 @@ impl Replica {
         }
         if *shadow != self.state {
             let index = self.state.next_index();
-            self.violated(12, format!("the state is not the fold of the first {index} records"));
+            self.violated(12, &format!("the state is not the fold of the first {index} records"));
         }
         Ok(())
     }
 
-    fn violated(&mut self, invariant: u8, what: String) {
+    fn violated(&mut self, invariant: u8, what: &str) {
         tracing::error!(invariant, what, "invariant violated");
         metrics::invariant_violated(invariant);
         self.tally.counters.invariant_violations += 1;
