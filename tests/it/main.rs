@@ -1,1 +1,15 @@
-//! End-to-end tests.
+//! End-to-end tests: the real `sublet`, real processes, a real server on a free port of this
+//! machine, each test with folders of its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::as_conversions,
+    unreachable_pub,
+    reason = "tests may stop on a surprise"
+)]
+
+mod bad_input;
+mod crash;
+mod dev;
+mod shell;
+mod support;
+mod walk;

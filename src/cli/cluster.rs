@@ -1,0 +1,111 @@
+//! `sublet cluster`: sets of GPU nodes of one owner.
+
+use clap::{Args, Subcommand};
+use sublet_protocol::api::{ClusterCreate, ClusterView, Whole};
+use sublet_protocol::ids::{ClusterId, Region, TenantId};
+
+use super::amounts;
+use super::global::Context;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Column, Table};
+use crate::suggest;
+
+/// Show and add clusters.
+#[derive(Debug, Subcommand)]
+pub(super) enum Cluster {
+    /// Show all clusters.
+    List,
+    /// Show one cluster.
+    Show(Show),
+    /// Add a cluster.
+    Create(Create),
+}
+
+/// Show one cluster.
+#[derive(Debug, Args)]
+pub(super) struct Show {
+    /// Its id.
+    #[arg(value_parser = amounts::cluster)]
+    id: ClusterId,
+}
+
+/// Add a cluster.
+#[derive(Debug, Args)]
+pub(super) struct Create {
+    /// Its id: 1 to 32 characters of a-z, 0-9 and -.
+    #[arg(value_parser = amounts::cluster)]
+    id: ClusterId,
+    /// The tenant that owns it and earns.
+    #[arg(long, value_parser = amounts::tenant)]
+    owner: TenantId,
+    /// Where it stands.
+    #[arg(long, value_parser = amounts::region)]
+    region: Region,
+    /// Most devices its agents may offer.
+    #[arg(long, default_value_t = 1_000, allow_negative_numbers = true)]
+    devices_max: u64,
+}
+
+impl Cluster {
+    /// Does it.
+    pub(super) fn run(self, context: &Context) -> Outcome<()> {
+        let client = context.client()?;
+        let cluster = match self {
+            Cluster::List => return list(context, &client.clusters()?),
+            Cluster::Show(Show { id }) => {
+                let known = client.clusters()?;
+                let found = known.iter().find(|cluster| cluster.id == id).cloned();
+                found.ok_or_else(|| {
+                    let known: Vec<String> = known.iter().map(|c| c.id.to_string()).collect();
+                    suggest::unknown("cluster", id.as_str(), &known)
+                })?
+            }
+            Cluster::Create(Create { id, owner, region, devices_max }) => {
+                let devices_max = Whole::new(devices_max)
+                    .map_err(|error| Failure::usage(format!("--devices-max: {error}")))?;
+                client.create_cluster(&ClusterCreate { id, owner, region, devices_max })?
+            }
+        };
+        context.printer.item(&cluster, &fields(&cluster))
+    }
+}
+
+fn list(context: &Context, clusters: &[ClusterView]) -> Outcome<()> {
+    let columns = [
+        Column::text("CLUSTER"),
+        Column::text("OWNER"),
+        Column::text("REGION"),
+        Column::number("NODES"),
+        Column::number("DEVICES"),
+        Column::number("FREE"),
+        Column::number("LEASED"),
+        Column::number("SILENT").wide(),
+    ];
+    let mut table = Table::new(&columns, "no clusters");
+    for cluster in clusters {
+        table.row([
+            cluster.id.to_string(),
+            cluster.owner.to_string(),
+            cluster.region.to_string(),
+            cluster.nodes.to_string(),
+            cluster.devices.to_string(),
+            cluster.offers.to_string(),
+            cluster.leased.to_string(),
+            cluster.nodes_silent.to_string(),
+        ]);
+    }
+    context.printer.list(&clusters, &table)
+}
+
+fn fields(cluster: &ClusterView) -> Vec<(&'static str, String)> {
+    vec![
+        ("cluster", cluster.id.to_string()),
+        ("owner", cluster.owner.to_string()),
+        ("region", cluster.region.to_string()),
+        ("created", cluster.created_at.to_string()),
+        ("nodes", format!("{} ({} silent)", cluster.nodes, cluster.nodes_silent)),
+        ("devices", format!("{} of at most {}", cluster.devices, cluster.devices_max)),
+        ("free slices", cluster.offers.to_string()),
+        ("leased slices", cluster.leased.to_string()),
+    ]
+}

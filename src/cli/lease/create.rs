@@ -1,0 +1,130 @@
+//! `sublet lease create`: plan, confirm, ask, wait.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::json;
+use sublet_protocol::api::{LeaseView, PlanOutcome, RequestView};
+use sublet_protocol::units::Seconds;
+
+use super::super::global::Context;
+use super::grant::{self, Waited};
+use super::plan;
+use super::show;
+use super::spec::Spec;
+use crate::client::Client;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output;
+use crate::signals::Signals;
+use crate::units::parse_seconds;
+
+/// Ask for GPUs: show the plan, confirm, wait for the lease.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Create {
+    #[command(flatten)]
+    spec: Spec,
+    /// Do not ask whether to go on.
+    #[arg(long, short)]
+    yes: bool,
+    /// Only if it can be granted at once; else exit code 6 and nothing is asked for.
+    #[arg(long)]
+    now: bool,
+    /// How long to wait for the lease; after that the request goes on waiting by itself.
+    #[arg(long, value_parser = parse_seconds, default_value = "30s", value_name = "SPAN")]
+    wait: Seconds,
+}
+
+impl Create {
+    /// Does it.
+    pub(super) fn run(self, context: &Context, client: &Client) -> Outcome<Exit> {
+        let body = self.spec.body(client)?;
+        body.checked()?;
+        if !self.yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+            return Err(
+                Failure::usage("there is no terminal to confirm the request on").hint("add --yes")
+            );
+        }
+        let plan = client.plan(&body.json)?;
+        if !context.printer.is_data() {
+            plan::print(context.printer, &plan, &body)?;
+            output::print("\n")?;
+        }
+        check(&plan.outcome, self.now, &plan)?;
+        if !self.yes && !confirmed()? {
+            output::note("nothing was asked for");
+            return Ok(Exit::Done);
+        }
+        let signals = Signals::listen()?;
+        let request = client.submit(&body.json)?;
+        let deadline = Instant::now() + Duration::from_secs(self.wait.get());
+        finish(context, grant::wait(client, request.id, Some(deadline), &signals)?)
+    }
+}
+
+/// Stops where the plan says that asking is useless.
+pub(super) fn check(
+    outcome: &PlanOutcome,
+    only_now: bool,
+    plan: &sublet_protocol::api::PlanView,
+) -> Outcome<()> {
+    match outcome {
+        PlanOutcome::Refuse { .. } => Err(plan::refusal(plan)),
+        PlanOutcome::Preempt { .. } | PlanOutcome::Wait { .. } if only_now => {
+            Err(Failure::new(Exit::NoCapacity, "nothing that fits is free now")
+                .because(&plan.text)
+                .hint("without --now it is asked for and waits"))
+        }
+        PlanOutcome::Grant { .. } | PlanOutcome::Preempt { .. } | PlanOutcome::Wait { .. } => {
+            Ok(())
+        }
+    }
+}
+
+fn confirmed() -> Outcome<bool> {
+    let mut err = io::stderr().lock();
+    write!(err, "Ask for it? [y/N] ")?;
+    err.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn finish(context: &Context, waited: Waited) -> Outcome<Exit> {
+    match waited {
+        Waited::Granted(lease) => {
+            print(context, None, Some(&lease))?;
+            Ok(Exit::Done)
+        }
+        Waited::OutOfTime(request) => {
+            print(context, Some(&request), None)?;
+            output::note(&format!("it still waits; to wait on: sublet lease wait {}", request.id));
+            Ok(Exit::Done)
+        }
+        Waited::Interrupted(request) => {
+            print(context, Some(&request), None)?;
+            let id = request.id;
+            output::note(&format!("it still waits; to withdraw it: sublet lease end {id}"));
+            Ok(Exit::Interrupted)
+        }
+        Waited::Over(request) => {
+            print(context, Some(&request), None)?;
+            let what = format!("request {} had no lease that lasted", request.id);
+            Err(Failure::new(Exit::LeaseFailed, what).because(&request.state_reason.text))
+        }
+    }
+}
+
+fn print(
+    context: &Context,
+    request: Option<&RequestView>,
+    lease: Option<&LeaseView>,
+) -> Outcome<()> {
+    let both = json!({ "request": request, "lease": lease });
+    let fields = match (lease, request) {
+        (Some(lease), _) => show::lease_fields(lease),
+        (None, Some(request)) => show::request_fields(request),
+        (None, None) => Vec::new(),
+    };
+    context.printer.item(&both, &fields)
+}

@@ -1,0 +1,161 @@
+//! The flags that say what is wanted, as the body of a request.
+//!
+//! A flag that is not given is left out of the body, so that the plan can tell what was declared
+//! from what the cell adds.
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+use sublet_predictor::{Buffers, Declared, Question, predict};
+use sublet_protocol::agent::Workload;
+use sublet_protocol::api::RequestCreate;
+use sublet_protocol::ids::{GpuModel, Project, Region};
+use sublet_protocol::money::MicroCredits;
+use sublet_protocol::requests::{Class, OnRecall, Placement, WORKLOAD_MAX};
+use sublet_protocol::units::{MiB, Seconds};
+
+use super::super::amounts;
+use super::super::price::currency;
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
+use crate::units::{Gpus, parse_gpus, parse_memory, parse_seconds};
+
+/// What is leased for at most if nothing is said: long enough to try something.
+const DURATION_DEFAULT: &str = "1h";
+
+/// What is wanted.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "What is wanted")]
+pub(super) struct Spec {
+    /// How many GPUs, all or none; below 1 it is a share of one, as 0.5.
+    #[arg(long, value_parser = parse_gpus, default_value = "1", allow_negative_numbers = true)]
+    gpus: Gpus,
+    /// Device memory on each, at least; 80GiB is 80 × 2³⁰ bytes, 80GB is 80 × 10⁹.
+    #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_negative_numbers = true)]
+    memory: Option<MiB>,
+    /// For how long at most, as 2h30m. This much is paid for at most [default: 1h].
+    #[arg(long, value_parser = parse_seconds, value_name = "SPAN", allow_negative_numbers = true)]
+    duration: Option<Seconds>,
+    /// Allowed GPU models; may be given several times. Default: any.
+    #[arg(long = "model", value_parser = amounts::model, value_delimiter = ',')]
+    models: Vec<GpuModel>,
+    /// Allowed regions; may be given several times. Default: any.
+    #[arg(long = "region", value_parser = amounts::region, value_delimiter = ',')]
+    regions: Vec<Region>,
+    /// What kind of work it is; it decides rank and protection.
+    #[arg(long, value_parser = amounts::class())]
+    class: Option<Class>,
+    /// Most it may cost per GPU-hour, as 1.25.
+    #[arg(long, value_parser = amounts::money, value_name = "AMOUNT", allow_negative_numbers = true)]
+    max_price: Option<MicroCredits>,
+    /// Cores for each GPU, at least, as 4 or 0.5.
+    #[arg(long, value_parser = amounts::cores, value_name = "CORES", allow_negative_numbers = true)]
+    cpu: Option<u64>,
+    /// Host memory for each GPU, at least.
+    #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_negative_numbers = true)]
+    host_memory: Option<MiB>,
+    /// Where several GPUs may stand.
+    #[arg(long, value_parser = amounts::placement())]
+    placement: Option<Placement>,
+    /// What happens to the request when owner or rank takes the GPUs away.
+    #[arg(long, value_parser = amounts::on_recall())]
+    on_recall: Option<OnRecall>,
+    /// What it is for; statements are split by it.
+    #[arg(long, value_parser = amounts::project)]
+    project: Option<Project>,
+    /// Priority among your own requests of one rank, higher first.
+    #[arg(long)]
+    priority: Option<u8>,
+}
+
+/// The body of a request, with what this side added by itself.
+#[derive(Debug, Clone)]
+pub(super) struct Body {
+    /// As it is sent.
+    pub(super) json: Value,
+    /// Fields that no flag gave.
+    pub(super) defaulted: Vec<&'static str>,
+}
+
+impl Spec {
+    /// The body of the request, with a prediction from what is declared.
+    pub(super) fn body(&self, client: &Client) -> Outcome<Body> {
+        let mut fields = Map::new();
+        let mut defaulted = Vec::new();
+        let duration = match self.duration {
+            Some(duration) => duration,
+            None => {
+                defaulted.push("duration");
+                parse_seconds(DURATION_DEFAULT).map_err(Failure::usage)?
+            }
+        };
+        let mut put = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        put("count", Some(json!(self.gpus.count)));
+        put("gpu", Some(json!(self.gpus.each)));
+        put("memory", self.memory.map(|memory| json!(memory)));
+        put("duration", Some(json!(duration)));
+        put("models", (!self.models.is_empty()).then(|| json!(self.models)));
+        put("regions", (!self.regions.is_empty()).then(|| json!(self.regions)));
+        put("class", self.class.map(|class| json!(class)));
+        put("cpu", self.cpu.map(|cpu| json!(cpu)));
+        put("host_memory", self.host_memory.map(|memory| json!(memory)));
+        put("placement", self.placement.map(|placement| json!(placement)));
+        put("on_recall", self.on_recall.map(|on_recall| json!(on_recall)));
+        put("project", self.project.map(|project| json!(project)));
+        put("priority", self.priority.map(|priority| json!(priority)));
+        if let Some(amount) = self.max_price {
+            let currency = currency(client)?;
+            put("max_price", Some(json!({ "amount": amount.to_string(), "currency": currency })));
+        }
+        put("prediction", self.prediction(duration));
+        Ok(Body { json: Value::Object(fields), defaulted })
+    }
+
+    /// What the predictor makes of it; nothing if it is out of range, which the server will say.
+    fn prediction(&self, duration: Seconds) -> Option<Value> {
+        let memory = self.memory.unwrap_or(MiB::ZERO);
+        let Gpus { count: gpus, each: gpu } = self.gpus;
+        let question = Question::new(Declared { gpus, gpu, memory, duration });
+        let answer = predict(&question, &Buffers::CALIBRATED).ok()?;
+        Some(json!(answer.prediction()))
+    }
+}
+
+impl Body {
+    /// Adds what shall run, by hash and size; returns the bytes to send once there is a lease.
+    pub(super) fn add_workload(&mut self, workload: &Workload) -> Outcome<Vec<u8>> {
+        let bytes = serde_json::to_vec(workload)
+            .map_err(|error| Failure::usage("the command cannot be sent").because(error))?;
+        let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        if size > WORKLOAD_MAX {
+            let what = format!("command and environment have {size} bytes, at most {WORKLOAD_MAX}");
+            return Err(Failure::usage(what).hint("put data into files the guest can fetch"));
+        }
+        let sha256 = hex::encode(Sha256::digest(&bytes));
+        self.set("workload", json!({ "sha256": sha256, "size": size }));
+        Ok(bytes)
+    }
+
+    /// Sets a field unless a flag gave it.
+    pub(super) fn set_default(&mut self, name: &str, value: Value) {
+        if self.json.get(name).is_none() {
+            self.set(name, value);
+        }
+    }
+
+    fn set(&mut self, name: &str, value: Value) {
+        if let Value::Object(fields) = &mut self.json {
+            fields.insert(name.to_owned(), value);
+        }
+    }
+
+    /// The body as the API reads it: says what is wrong before anything is sent.
+    pub(super) fn checked(&self) -> Outcome<RequestCreate> {
+        serde_json::from_value(self.json.clone())
+            .map_err(|error| Failure::usage("this cannot be asked for").because(error))
+    }
+}

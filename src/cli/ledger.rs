@@ -1,0 +1,95 @@
+//! `sublet ledger`: check and read the ledger.
+
+use clap::{Args, Subcommand};
+use sublet_protocol::api::VerifyView;
+
+use super::amounts::show_money;
+use super::global::Context;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::{Column, Table};
+
+/// Check and read the ledger.
+#[derive(Debug, Subcommand)]
+pub(super) enum Ledger {
+    /// Have every record, hash, segment and posting checked.
+    Verify(Verify),
+    /// Show how far the ledger is, and its root.
+    State(State),
+    /// Show the accounts of the double-entry books.
+    Accounts(Accounts),
+}
+
+/// Have every record, hash, segment and posting checked. Exit code 1 if anything is wrong.
+#[derive(Debug, Args)]
+pub(super) struct Verify {}
+
+/// Show how far the ledger is, and its root.
+#[derive(Debug, Args)]
+pub(super) struct State {}
+
+/// Show the accounts of the double-entry books.
+#[derive(Debug, Args)]
+pub(super) struct Accounts {}
+
+impl Ledger {
+    /// Does it.
+    pub(super) fn run(self, context: &Context) -> Outcome<Exit> {
+        match self {
+            Ledger::Verify(Verify {}) => verify(context),
+            Ledger::State(State {}) => state(context).map(|()| Exit::Done),
+            Ledger::Accounts(Accounts {}) => accounts(context).map(|()| Exit::Done),
+        }
+    }
+}
+
+fn verify(context: &Context) -> Outcome<Exit> {
+    let found = context.client()?.verify()?;
+    let is_fine = found.verified && found.balanced;
+    let mut fields = vec![
+        ("verified", yes_no(found.verified)),
+        ("records", found.records.to_string()),
+        ("root", found.root.clone()),
+        ("balanced", yes_no(found.balanced)),
+    ];
+    if !found.findings.is_empty() {
+        fields.push(("findings", found.findings.join("\n")));
+    }
+    context.printer.item(&found, &fields)?;
+    if is_fine { Ok(Exit::Done) } else { Err(damaged(&found)) }
+}
+
+fn damaged(found: &VerifyView) -> Failure {
+    let first = found.findings.first().map_or("the books do not balance", String::as_str);
+    Failure::new(Exit::Failed, "the ledger is not as it must be").because(first)
+}
+
+fn state(context: &Context) -> Outcome<()> {
+    let state = context.client()?.ledger()?;
+    let cell = state.cell.map_or_else(|| "not founded".to_owned(), |cell| cell.to_string());
+    let fields = [
+        ("cell", cell),
+        ("records", state.size.to_string()),
+        ("sealed", state.sealed.to_string()),
+        ("root", state.root.clone()),
+        ("last record", state.time.to_string()),
+    ];
+    context.printer.item(&state, &fields)
+}
+
+fn accounts(context: &Context) -> Outcome<()> {
+    let accounts = context.client()?.accounts()?;
+    let columns = [Column::text("ACCOUNT"), Column::number("DEBIT"), Column::number("CREDIT")];
+    let mut table = Table::new(&columns, "no money has moved");
+    for account in &accounts {
+        table.row([
+            account.account.clone(),
+            show_money(account.debit.amount),
+            show_money(account.credit.amount),
+        ]);
+    }
+    context.printer.list(&accounts, &table)
+}
+
+fn yes_no(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}

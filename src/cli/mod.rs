@@ -1,0 +1,125 @@
+//! The command line: one file per noun, flags and exit codes here.
+
+mod amounts;
+mod cluster;
+mod dev;
+mod events;
+mod find;
+mod global;
+mod lease;
+mod ledger;
+mod offers;
+mod price;
+mod quota;
+mod status;
+mod tenant;
+mod token;
+mod why;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::{Exit, Outcome};
+use crate::output;
+use global::{Context, Global};
+
+/// Lends idle GPUs across tenants.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no valid token or not the rights,
+/// 5 refused by the rules, 6 no capacity, 7 the lease failed, 75 no server or a busy one, 124 out of
+/// time, 130 interrupted. `lease run` ends with the exit code of what it ran.
+#[derive(Debug, Parser)]
+#[command(name = "sublet", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run everything on this machine with simulated GPUs: broker, clusters, tenants, load.
+    Dev(dev::Dev),
+    /// Show idle GPUs that can be leased now.
+    Offers(offers::Offers),
+    /// Plan, ask for, use and end leases.
+    #[command(subcommand)]
+    Lease(lease::Lease),
+    /// Say why a request or lease is in its state.
+    Why(why::Why),
+    /// Print what happens in the cell, record by record.
+    Events(events::Events),
+    /// Check and read the ledger.
+    #[command(subcommand)]
+    Ledger(ledger::Ledger),
+    /// Show and add tenants.
+    #[command(subcommand)]
+    Tenant(tenant::Tenant),
+    /// Show and add clusters.
+    #[command(subcommand)]
+    Cluster(cluster::Cluster),
+    /// Show and post prices.
+    #[command(subcommand)]
+    Price(price::Price),
+    /// Show and set quotas.
+    #[command(subcommand)]
+    Quota(quota::Quota),
+    /// Print a token for the API, made with the profile's key.
+    Token(token::Token),
+    /// Say how the cell is.
+    Status(status::Status),
+}
+
+/// Reads the command line, does what it says and turns the result into an exit code.
+pub(crate) fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output; nobody reading them is no error.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+        }
+    };
+    match run(cli) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            if failure.exit() != Exit::NobodyReads {
+                output::note(&format!("error: {failure}"));
+            }
+            failure.exit().into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Outcome<Exit> {
+    let context = Context::new(cli.global);
+    match cli.command {
+        Command::Dev(dev) => return dev.run(&context),
+        Command::Lease(lease) => return lease.run(&context),
+        Command::Ledger(ledger) => return ledger.run(&context),
+        Command::Offers(offers) => offers.run(&context)?,
+        Command::Why(why) => why.run(&context)?,
+        Command::Events(events) => return events.run(&context),
+        Command::Tenant(tenant) => tenant.run(&context)?,
+        Command::Cluster(cluster) => cluster.run(&context)?,
+        Command::Price(price) => price.run(&context)?,
+        Command::Quota(quota) => quota.run(&context)?,
+        Command::Token(token) => token.run(&context)?,
+        Command::Status(status) => status.run(&context)?,
+    }
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,54 @@
+//! `sublet why`: why a request waits, or why a request or lease is in its state.
+
+use clap::Args;
+use sublet_protocol::api::WhyView;
+
+use super::amounts::word;
+use super::find;
+use super::global::Context;
+use crate::failure::Outcome;
+
+/// Say why a request or lease is in its state.
+#[derive(Debug, Args)]
+pub(super) struct Why {
+    /// A request or lease: its id or a unique beginning of it.
+    id: String,
+}
+
+impl Why {
+    /// Prints it.
+    pub(super) fn run(self, context: &Context) -> Outcome<()> {
+        let client = context.client()?;
+        let id = find::either(&client, &self.id)?.to_string();
+        let why = client.why(&id)?;
+        context.printer.item(&why, &fields(&why))
+    }
+}
+
+/// The answer as names and values.
+pub(super) fn fields(why: &WhyView) -> Vec<(&'static str, String)> {
+    let mut fields = Vec::new();
+    if let Some(id) = &why.id {
+        fields.push(("id", id.clone()));
+    }
+    fields.push(("state", why.state.clone()));
+    fields.push(("reason", format!("{} ({})", why.text, why.code)));
+    if let Some(since) = why.since {
+        fields.push(("since", since.to_string()));
+    }
+    if let (Some(position), Some(ahead)) = (why.position, why.ahead) {
+        fields.push(("position", format!("{position} ({ahead} ahead)")));
+    }
+    let misses = why.near_misses.iter().map(|miss| {
+        let place = miss.cluster.map(|cluster| format!(", as in {cluster}")).unwrap_or_default();
+        format!("{} offers would fit but for {}{place}", miss.offers, word(&miss.reason))
+    });
+    let misses: Vec<String> = misses.collect();
+    if !misses.is_empty() {
+        fields.push(("near misses", misses.join("\n")));
+    }
+    if let Some(change) = &why.change {
+        fields.push(("would help", change.clone()));
+    }
+    fields
+}

@@ -1,0 +1,260 @@
+//! The HTTP client: blocking, small, with retries that are safe.
+//!
+//! Every mutation carries an `Idempotency-Key` that is made once and kept over its retries, so a
+//! lost answer never does a thing twice.
+
+mod pages;
+mod problem;
+mod query;
+mod routes;
+mod sse;
+
+use std::cell::RefCell;
+use std::io::{BufReader, Read};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ureq::http::{HeaderMap, Method, Request, Response, StatusCode};
+
+use crate::config::{Settings, TOKEN_LIFE, Wanted};
+use crate::failure::{Exit, Failure, Outcome};
+
+pub(crate) use pages::all;
+pub(crate) use query::Query;
+use sse::Events;
+
+/// How long one answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// How long a connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Waits between tries of one request; a server that is starting or electing is back within them.
+const WAITS: [Duration; 4] = [
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+];
+/// Largest answer that is read.
+const BODY_MAX: u64 = 64 * 1_024 * 1_024;
+
+/// A connection to one server on behalf of one caller.
+pub(crate) struct Client {
+    settings: Settings,
+    wanted: Wanted,
+    agent: ureq::Agent,
+    token: RefCell<Option<(Instant, Option<String>)>>,
+}
+
+/// The body of an answer as it arrives.
+pub(crate) type Body = BufReader<ureq::BodyReader<'static>>;
+/// Events as they arrive.
+pub(crate) type EventStream = Events<Body>;
+
+/// What one try came to.
+enum Try {
+    Answer(Response<ureq::Body>),
+    /// Nothing is known to have been done; it may be tried again.
+    Again(Failure, Duration),
+}
+
+impl Client {
+    /// A client for what the settings say; `wanted` narrows the rights of its tokens.
+    pub(crate) fn new(settings: Settings, wanted: Wanted) -> Client {
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_MAX))
+            .timeout_recv_response(Some(ANSWER_MAX))
+            .user_agent(concat!("sublet/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Client { settings, wanted, agent: config.into(), token: RefCell::new(None) }
+    }
+
+    /// What the client was made from.
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Reads `path`, as `/v1/leases`.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Outcome<T> {
+        let response = self.send(&Method::GET, path, None, None)?;
+        self.read(path, response)
+    }
+
+    /// Reads `path`, or nothing if there is no such thing.
+    pub(crate) fn find<T: DeserializeOwned>(&self, path: &str) -> Outcome<Option<T>> {
+        match self.get(path) {
+            Ok(value) => Ok(Some(value)),
+            Err(failure) if failure.exit() == Exit::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Asks without changing anything (a dry run): no idempotency key.
+    pub(crate) fn ask<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Outcome<T> {
+        let body = json(body)?;
+        let response = self.send(&Method::POST, path, Some(&body), None)?;
+        self.read(path, response)
+    }
+
+    /// Changes something.
+    pub(crate) fn change<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&B>,
+    ) -> Outcome<T> {
+        let body = body.map(json).transpose()?;
+        self.change_bytes(method, path, body.as_deref())
+    }
+
+    /// Changes something; the body is sent as it is.
+    pub(crate) fn change_bytes<T: DeserializeOwned>(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&[u8]>,
+    ) -> Outcome<T> {
+        let key = crate::random::hex()?;
+        let response = self.send(method, path, body, Some(&key))?;
+        self.read(path, response)
+    }
+
+    /// Opens a stream of events, after the one with the id `last`. One try.
+    pub(crate) fn events(&self, path: &str, last: Option<&str>) -> Outcome<EventStream> {
+        self.stream(path, "text/event-stream", last).map(Events::new)
+    }
+
+    fn stream(&self, path: &str, accept: &str, last: Option<&str>) -> Outcome<Body> {
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", header_value(accept)?);
+        if let Some(last) = last {
+            headers.insert("last-event-id", header_value(last)?);
+        }
+        match self.attempt(&Method::GET, path, None, &headers)? {
+            Try::Answer(response) => {
+                let body = response.into_body().into_with_config().limit(u64::MAX).reader();
+                Ok(BufReader::new(body))
+            }
+            Try::Again(failure, _) => Err(failure),
+        }
+    }
+
+    fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&[u8]>,
+        key: Option<&str>,
+    ) -> Outcome<Response<ureq::Body>> {
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", header_value("application/json")?);
+        if let Some(key) = key {
+            headers.insert("idempotency-key", header_value(key)?);
+        }
+        let mut waits = WAITS.into_iter();
+        loop {
+            match self.attempt(method, path, body, &headers)? {
+                Try::Answer(response) => return Ok(response),
+                Try::Again(failure, asked) => match waits.next() {
+                    Some(wait) => std::thread::sleep(wait.max(asked)),
+                    None => return Err(failure),
+                },
+            }
+        }
+    }
+
+    fn attempt(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&[u8]>,
+        headers: &HeaderMap,
+    ) -> Outcome<Try> {
+        let mut request =
+            Request::builder().method(method).uri(format!("{}{path}", self.settings.server));
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        if let Some(token) = self.token()? {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let result = match body {
+            Some(body) => {
+                let request = request.header("content-type", "application/json");
+                request
+                    .body(body.to_vec())
+                    .map_err(ureq::Error::from)
+                    .and_then(|r| self.agent.run(r))
+            }
+            None => request.body(()).map_err(ureq::Error::from).and_then(|r| self.agent.run(r)),
+        };
+        match result {
+            Ok(response) if response.status().is_success() => Ok(Try::Answer(response)),
+            Ok(response) => self.refused(path, response),
+            Err(error) => problem::unreachable(&self.settings, &error),
+        }
+    }
+
+    fn refused(&self, path: &str, response: Response<ureq::Body>) -> Outcome<Try> {
+        let status = response.status();
+        let wait = problem::retry_after(response.headers());
+        let bytes = self.bytes(path, response)?;
+        let failure = problem::failure(status, &bytes, path);
+        let again =
+            status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS;
+        if again { Ok(Try::Again(failure, wait)) } else { Err(failure) }
+    }
+
+    /// A token that has at least half of its life before it.
+    fn token(&self) -> Outcome<Option<String>> {
+        let mut kept = self.token.borrow_mut();
+        if let Some((made, token)) = kept.as_ref()
+            && made.elapsed() < TOKEN_LIFE / 2
+        {
+            return Ok(token.clone());
+        }
+        let token = self.settings.credentials.token(&self.wanted)?;
+        *kept = Some((Instant::now(), token.clone()));
+        Ok(token)
+    }
+
+    fn bytes(&self, path: &str, response: Response<ureq::Body>) -> Outcome<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let reader = response.into_body().into_reader().take(BODY_MAX);
+        let mut reader = reader;
+        reader.read_to_end(&mut bytes).map_err(|error| {
+            let what = format!("the answer of {}{path} broke off", self.settings.server);
+            Failure::new(Exit::Temporary, what).because(error)
+        })?;
+        Ok(bytes)
+    }
+
+    fn read<T: DeserializeOwned>(&self, path: &str, response: Response<ureq::Body>) -> Outcome<T> {
+        let status = response.status();
+        let bytes = self.bytes(path, response)?;
+        // An answer without a body reads as null, which fits `()`.
+        let text: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(text).map_err(|error| {
+            let what = format!("{}{path} answered something unexpected", self.settings.server);
+            Failure::new(Exit::Failed, what)
+                .because(format!("status {status}: {error}"))
+                .hint("is that a Sublet server, and of the same version as this command?")
+        })
+    }
+}
+
+fn json<B: Serialize>(body: &B) -> Outcome<Vec<u8>> {
+    serde_json::to_vec(body)
+        .map_err(|error| Failure::new(Exit::Failed, "cannot write the request").because(error))
+}
+
+fn header_value(text: &str) -> Outcome<ureq::http::HeaderValue> {
+    ureq::http::HeaderValue::from_str(text).map_err(|error| {
+        Failure::usage(format!("{text:?} cannot stand in a header")).because(error)
+    })
+}

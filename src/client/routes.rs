@@ -1,0 +1,158 @@
+//! The routes of the API that the command line uses, each as one call.
+
+use serde_json::Value;
+use sublet_protocol::api::{
+    AccountView, ClusterCreate, ClusterView, LeaseView, LedgerState, OfferPage, PlanView, PriceSet,
+    PriceView, QuotaSet, QuotaView, RequestView, StatusView, TenantCreate, TenantView, VerifyView,
+    WhyView,
+};
+use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
+use ureq::http::Method;
+
+use super::{Body, Client, Query, all};
+use crate::failure::Outcome;
+
+/// No body.
+const NOTHING: Option<&()> = None;
+
+impl Client {
+    /// Idle capacity, alike slices counted together; every page.
+    pub(crate) fn offers(&self, query: &Query) -> Outcome<OfferPage> {
+        let mut whole: OfferPage = self.get(&query.path("/v1/offers"))?;
+        while let Some(cursor) = whole.next_cursor.take() {
+            let query = query.clone().with("cursor", Some(cursor));
+            let page: OfferPage = self.get(&query.path("/v1/offers"))?;
+            whole.items.extend(page.items);
+            whole.next_cursor = page.next_cursor;
+        }
+        Ok(whole)
+    }
+
+    /// What would happen to this request.
+    pub(crate) fn plan(&self, request: &Value) -> Outcome<PlanView> {
+        self.ask("/v1/plan", request)
+    }
+
+    /// Asks for capacity.
+    pub(crate) fn submit(&self, request: &Value) -> Outcome<RequestView> {
+        self.change(&Method::POST, "/v1/requests", Some(request))
+    }
+
+    /// One request.
+    pub(crate) fn request(&self, id: RequestId) -> Outcome<RequestView> {
+        self.get(&format!("/v1/requests/{id}"))
+    }
+
+    /// The requests of the caller's tenant.
+    pub(crate) fn requests(&self, query: &Query, limit: usize) -> Outcome<Vec<RequestView>> {
+        all(self, &query.path("/v1/requests"), limit)
+    }
+
+    /// Withdraws a request; a lease that serves it is given back.
+    pub(crate) fn cancel(&self, id: RequestId) -> Outcome<RequestView> {
+        self.change(&Method::DELETE, &format!("/v1/requests/{id}"), NOTHING)
+    }
+
+    /// One lease.
+    pub(crate) fn lease(&self, id: LeaseId) -> Outcome<LeaseView> {
+        self.get(&format!("/v1/leases/{id}"))
+    }
+
+    /// The leases of the caller's tenant.
+    pub(crate) fn leases(&self, query: &Query, limit: usize) -> Outcome<Vec<LeaseView>> {
+        all(self, &query.path("/v1/leases"), limit)
+    }
+
+    /// Gives a lease back.
+    pub(crate) fn release(&self, id: LeaseId) -> Outcome<LeaseView> {
+        self.change(&Method::DELETE, &format!("/v1/leases/{id}"), NOTHING)
+    }
+
+    /// Sends what a lease shall run; the bytes are those whose hash was declared.
+    pub(crate) fn send_workload(&self, id: LeaseId, bytes: &[u8]) -> Outcome<()> {
+        let path = format!("/v1/leases/{id}/workload");
+        self.change_bytes(&Method::PUT, &path, Some(bytes))
+    }
+
+    /// What the guest of a lease prints after its first `from` bytes, line by line as JSON, until
+    /// the lease has ended.
+    pub(crate) fn logs(&self, id: LeaseId, from: u64) -> Outcome<Body> {
+        let path = format!("/v1/leases/{id}/logs?follow=true&from={from}");
+        self.stream(&path, "application/x-ndjson", None)
+    }
+
+    /// Why a request or lease is in its state.
+    pub(crate) fn why(&self, id: &str) -> Outcome<WhyView> {
+        self.get(&format!("/v1/why/{id}"))
+    }
+
+    /// How the cell is.
+    pub(crate) fn status(&self) -> Outcome<StatusView> {
+        self.get("/v1/status")
+    }
+
+    /// Checks the whole ledger.
+    pub(crate) fn verify(&self) -> Outcome<VerifyView> {
+        self.get("/v1/ledger/verify")
+    }
+
+    /// How far the ledger is.
+    pub(crate) fn ledger(&self) -> Outcome<LedgerState> {
+        self.get("/v1/ledger/state")
+    }
+
+    /// The accounts of the double-entry books.
+    pub(crate) fn accounts(&self) -> Outcome<Vec<AccountView>> {
+        all(self, "/v1/ledger/accounts", usize::MAX)
+    }
+
+    /// The tenants.
+    pub(crate) fn tenants(&self) -> Outcome<Vec<TenantView>> {
+        all(self, "/v1/tenants", usize::MAX)
+    }
+
+    /// One tenant, if it is there.
+    pub(crate) fn tenant(&self, id: TenantId) -> Outcome<Option<TenantView>> {
+        self.find(&format!("/v1/tenants/{id}"))
+    }
+
+    /// Adds a tenant.
+    pub(crate) fn create_tenant(&self, tenant: &TenantCreate) -> Outcome<TenantView> {
+        self.change(&Method::POST, "/v1/tenants", Some(tenant))
+    }
+
+    /// The quotas.
+    pub(crate) fn quotas(&self, query: &Query) -> Outcome<Vec<QuotaView>> {
+        all(self, &query.path("/v1/quotas"), usize::MAX)
+    }
+
+    /// Sets a quota.
+    pub(crate) fn set_quota(
+        &self,
+        tenant: TenantId,
+        model: GpuModel,
+        quota: &QuotaSet,
+    ) -> Outcome<QuotaView> {
+        self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/quotas/{model}"), Some(quota))
+    }
+
+    /// The clusters.
+    pub(crate) fn clusters(&self) -> Outcome<Vec<ClusterView>> {
+        all(self, "/v1/clusters", usize::MAX)
+    }
+
+    /// Adds a cluster.
+    pub(crate) fn create_cluster(&self, cluster: &ClusterCreate) -> Outcome<ClusterView> {
+        self.change(&Method::POST, "/v1/clusters", Some(cluster))
+    }
+
+    /// The posted prices.
+    pub(crate) fn prices(&self, query: &Query) -> Outcome<Vec<PriceView>> {
+        all(self, &query.path("/v1/prices"), usize::MAX)
+    }
+
+    /// Posts a price.
+    pub(crate) fn set_price(&self, price: &PriceSet) -> Outcome<PriceView> {
+        self.change(&Method::PUT, "/v1/prices", Some(price))
+    }
+}

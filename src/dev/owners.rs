@@ -1,0 +1,152 @@
+//! Owners of simulated machines: they come and go as the generator says, for as long as anybody
+//! looks.
+
+use sublet_agent::probe::sim::{Device, OwnerUse, SimProbe};
+use sublet_agent::probe::{Error, Percent, Probe, Sample};
+use sublet_protocol::units::{MiB, Millis, Permille, Seconds};
+use sublet_simulations::generator::{OwnerProfile, OwnerState, Owners, Turn};
+
+/// How busy an owner keeps a GPU, and how much memory that takes.
+const UTILISATION: Percent = Percent::saturating(92);
+const MEMORY: MiB = MiB::new(24 * 1_024);
+
+/// The devices of one machine, all used by its owner at once or not at all.
+pub(super) struct OwnedMachine {
+    devices: Vec<Device>,
+    turns: Option<Owners>,
+    /// What the agent's clock shows at the start of the story.
+    story_begins: StoryClock,
+    /// The devices during the current turn.
+    now: SimProbe,
+    /// When the turn ends, on the agent's clock.
+    until: Millis,
+}
+
+/// Turns the agent's clock, which begins at zero with each process, into the time of the story,
+/// which goes on over restarts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StoryClock {
+    /// How far the story was when this process started.
+    pub(super) offset: Millis,
+}
+
+impl OwnedMachine {
+    /// A machine whose owner follows `seed`; without one the owner never comes.
+    pub(super) fn new(devices: Vec<Device>, seed: Option<u64>, story: StoryClock) -> OwnedMachine {
+        let turns = seed.map(|seed| Owners::new(seed, OwnerProfile::demo(), 1));
+        let now = SimProbe::scheduled(devices.clone(), Vec::new());
+        let until = if turns.is_some() { Millis::ZERO } else { Millis::MAX };
+        OwnedMachine { devices, turns, story_begins: story, now, until }
+    }
+
+    /// Goes on to the turn that `now` falls into.
+    fn advance(&mut self, now: Millis) {
+        while self.until <= now {
+            let Some(turn) = self.turns.as_mut().and_then(Iterator::next) else {
+                self.until = Millis::MAX;
+                return;
+            };
+            self.take(&turn);
+        }
+    }
+
+    fn take(&mut self, turn: &Turn) {
+        let on_clock = |story: Seconds| story.as_millis().saturating_sub(self.story_begins.offset);
+        let from = on_clock(turn.at);
+        self.until = on_clock(turn.at.saturating_add(turn.lasts));
+        let until = self.until;
+        let used = |device: &Device| OwnerUse {
+            from,
+            until,
+            device: device.id,
+            utilisation: UTILISATION,
+            memory: MEMORY,
+        };
+        let uses = match turn.state {
+            OwnerState::Idle => Vec::new(),
+            OwnerState::Busy => self.devices.iter().map(used).collect(),
+        };
+        self.now = SimProbe::scheduled(self.devices.clone(), uses);
+    }
+}
+
+impl Probe for OwnedMachine {
+    fn sample(&mut self, now: Millis) -> Result<Vec<Sample>, Error> {
+        self.advance(now);
+        self.now.sample(now)
+    }
+
+    fn next_change(&mut self, now: Millis) -> Option<Millis> {
+        self.advance(now);
+        Some(self.until)
+    }
+}
+
+/// How much of the time owners leave their machines idle, measured over `days` of the story.
+pub(super) fn idle_share(seed: u64, nodes: u32, days: u64) -> Permille {
+    let end = days.saturating_mul(86_400);
+    let (mut idle, mut all) = (0_u64, 0_u64);
+    for node in 0..nodes {
+        for turn in Owners::new(owner_seed(seed, node), OwnerProfile::demo(), 1) {
+            if turn.at.get() >= end {
+                break;
+            }
+            all = all.saturating_add(turn.lasts.get());
+            if turn.state == OwnerState::Idle {
+                idle = idle.saturating_add(turn.lasts.get());
+            }
+        }
+    }
+    let share = idle.saturating_mul(1_000) / all.max(1);
+    Permille::new(u16::try_from(share).unwrap_or(1_000))
+}
+
+/// The seed of the owner of the machine with this number, over all clusters.
+pub(super) fn owner_seed(seed: u64, machine: u32) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(machine))
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_agent::probe::OwnerQueue;
+    use sublet_protocol::ids::{DeviceId, GpuModel};
+
+    use super::*;
+
+    fn devices() -> Vec<Device> {
+        let model = GpuModel::new("a100-80gb").unwrap();
+        let device = |id| Device {
+            id: DeviceId::new(id),
+            model,
+            memory_total: MiB::new(81_920),
+            memory_driver: MiB::new(600),
+        };
+        vec![device(1), device(2)]
+    }
+
+    fn is_busy(machine: &mut OwnedMachine, at: u64) -> bool {
+        let samples = machine.sample(Millis::new(at)).unwrap();
+        assert_eq!(samples.len(), 2);
+        let busy = |sample: &Sample| sample.owner_queue == Some(OwnerQueue::Something);
+        assert_eq!(busy(&samples[0]), busy(&samples[1]), "an owner takes the whole machine");
+        busy(&samples[0])
+    }
+
+    #[test]
+    fn owners_come_and_go_and_the_story_goes_on_after_a_restart() {
+        let story = |offset| StoryClock { offset: Millis::new(offset) };
+        let mut whole = OwnedMachine::new(devices(), Some(7), story(0));
+        let minute = 60_000;
+        let seen: Vec<bool> = (0..600).map(|at| is_busy(&mut whole, at * minute)).collect();
+        assert!(seen.contains(&true) && seen.contains(&false));
+        let mut later = OwnedMachine::new(devices(), Some(7), story(300 * minute));
+        let again: Vec<bool> = (0..300).map(|at| is_busy(&mut later, at * minute)).collect();
+        assert_eq!(again, seen[300..]);
+    }
+
+    #[test]
+    fn a_machine_without_an_owner_stays_idle() {
+        let mut free = OwnedMachine::new(devices(), None, StoryClock { offset: Millis::ZERO });
+        assert!(!is_busy(&mut free, 0) && !is_busy(&mut free, 1_000_000_000));
+    }
+}

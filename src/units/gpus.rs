@@ -1,0 +1,80 @@
+//! GPUs: `4` is four whole ones, `0.5` is half of one. Nothing between, as nothing could serve it.
+
+use sublet_protocol::units::GpuMilli;
+
+use super::split_number;
+
+/// How many slices, and how much of a GPU each is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gpus {
+    /// How many.
+    pub(crate) count: u32,
+    /// Of which size.
+    pub(crate) each: GpuMilli,
+}
+
+/// Reads a number of GPUs: a whole number, or a share of one GPU in steps of a thousandth.
+pub(crate) fn parse_gpus(text: &str) -> Result<Gpus, String> {
+    let error = || format!("{text:?} is no number of GPUs: write 1, 4 or, for half of one, 0.5");
+    let (whole, fraction, places, unit) = split_number(text.trim()).ok_or_else(error)?;
+    if !unit.is_empty() {
+        return Err(error());
+    }
+    let scale = 10_u128.pow(places);
+    match (whole, fraction) {
+        (0, 0) => Err("0 GPUs is nothing to lease: ask for at least 0.001".to_owned()),
+        (0, part) if part * 1_000 % scale != 0 => {
+            Err(format!("{text:?} is finer than a thousandth of a GPU"))
+        }
+        (0, part) => {
+            let milli = u64::try_from(part * 1_000 / scale).map_err(|_| error())?;
+            Ok(Gpus { count: 1, each: GpuMilli::new(milli) })
+        }
+        (count, 0) => {
+            let count = u32::try_from(count);
+            let count = count.map_err(|_| format!("{text} GPUs are more than can be written"))?;
+            Ok(Gpus { count, each: GpuMilli::DEVICE })
+        }
+        _ => Err(format!("{text:?} is neither a whole number nor a share of one GPU")),
+    }
+}
+
+/// As people read it: `4`, `0.5`.
+pub(crate) fn show_gpus(total: GpuMilli) -> String {
+    let milli = total.get();
+    let text = format!("{}.{:03}", milli / 1_000, milli % 1_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_gpus_and_shares_are_read() {
+        let rows = [
+            ("1", 1, 1_000),
+            ("8", 8, 1_000),
+            ("0.5", 1, 500),
+            ("0.125", 1, 125),
+            ("2.0", 2, 1_000),
+        ];
+        for (text, count, each) in rows {
+            assert_eq!(parse_gpus(text), Ok(Gpus { count, each: GpuMilli::new(each) }), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_leased_is_refused() {
+        for text in ["0", "-1", "1.5", "0.0001", "many", "", "1 gpu", "99999999999"] {
+            assert!(parse_gpus(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn gpus_are_shown_without_idle_zeros() {
+        for (milli, text) in [(1_000, "1"), (500, "0.5"), (12_000, "12"), (10, "0.01")] {
+            assert_eq!(show_gpus(GpuMilli::new(milli)), text);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `sublet dev` by itself: the unattended run and its summary.
+
+use serde_json::Value;
+
+use crate::support::{Home, text};
+
+#[test]
+fn an_unattended_run_lends_takes_back_and_balances() {
+    let home = Home::new();
+    let done = home.sublet(&["dev", "--for", "8s", "--speed", "600", "--json"]);
+    assert_eq!(done.code, 0, "{done:#?}");
+    let last = done.out.lines().last().unwrap_or_default();
+    let summary: Value = serde_json::from_str(last).unwrap_or_else(|e| panic!("{e}: {done:#?}"));
+    let number = |name: &str| summary[name].as_u64().unwrap_or_else(|| panic!("{name}: {summary}"));
+    assert!(number("leases_granted") >= 20, "{summary}");
+    assert!(number("leases_ended") >= 5, "{summary}");
+    assert!(number("owner_reclaims") >= 1, "{summary}");
+    assert!(number("preemptions") >= 1, "{summary}");
+    assert!(number("gpu_seconds_lent") > 0, "{summary}");
+    assert_eq!(summary["ledger"]["verified"], true, "{summary}");
+    assert!(summary["ledger"]["records"].as_u64().unwrap() > 100, "{summary}");
+    assert_eq!(text(&summary, "/ledger/root").len(), 64);
+    assert_eq!(summary["accounts"]["balanced"], true, "{summary}");
+    assert_eq!(summary["invariants"]["violations"], 0, "{summary}");
+    let of = |name: &str| summary["invariants"][name].as_u64().unwrap();
+    assert!(of("checked") >= of("commands") && of("commands") > 0, "{summary}");
+    assert!(!home.profile().exists(), "the profile is removed at the end");
+}
+
+#[test]
+fn a_second_one_on_the_same_folder_is_refused() {
+    let home = Home::new();
+    let data = home.path().join("data");
+    let data = data.to_str().unwrap();
+    let _first = crate::support::Dev::start(&home, &["--data-dir", data]);
+    let second = home.sublet(&["dev", "--for", "1s", "--data-dir", data]);
+    assert_eq!(second.code, 75, "{second:#?}");
+    assert!(second.err.contains("another `sublet dev` uses"), "{second:#?}");
+}
+
+#[test]
+fn a_broken_trace_names_file_and_line_and_starts_nothing() {
+    let home = Home::new();
+    let folder = home.path().join("trace");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("philly_vc_nodes.csv"), "vc,node num\nvc1,4\n").unwrap();
+    let rows = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-03 14:05:59,x,1,1,vc1\n";
+    std::fs::write(folder.join("philly_jobs.csv"), rows).unwrap();
+    let folder = folder.to_str().unwrap();
+    let done = home.sublet(&["dev", "--trace", "philly", "--data", folder, "--for", "1s"]);
+    assert_eq!(done.code, 2, "{done:#?}");
+    assert!(done.err.contains("philly_jobs.csv") && done.err.contains('2'), "{done:#?}");
+    assert!(!home.profile().exists());
+}
