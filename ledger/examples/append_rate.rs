@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use sled::transaction::{ConflictableTransactionError, Transactional};
 use sublet_ledger::Journal;
 use sublet_ledger::journal::Cursor;
 use sublet_ledger::verify::verify;
@@ -26,7 +27,17 @@ fn main() {
     for per_entry in [1, 4, 16, 64, 256] {
         measure(events, per_entry);
     }
-    per_event_inserts(events);
+    per_event_inserts(events, Yardstick::Plain);
+    per_event_inserts(events, Yardstick::Indexed);
+}
+
+/// How a journal without pages would use sled.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Yardstick {
+    /// Each event's bytes under its index, nothing else.
+    Plain,
+    /// In one transaction also an entry for each id it is found by, and the cursor.
+    Indexed,
 }
 
 /// What `sublet_ledger` does with raft entries of `per_entry` events.
@@ -76,22 +87,41 @@ fn measure(events: u64, per_entry: u64) {
     );
 }
 
-/// The yardstick: each event's bytes under its index, as a plain journal in sled would do.
-fn per_event_inserts(events: u64) {
+/// One insert or transaction per event.
+fn per_event_inserts(events: u64, yardstick: Yardstick) {
     let dir = tempfile::tempdir().unwrap();
     let db = sled::Config::new().path(dir.path()).cache_capacity(32 << 20).open().unwrap();
-    let mut spent = Duration::ZERO;
-    let mut bytes = 0;
+    let trees = ["records", "subjects", "tenants", "times", "meta"];
+    let trees = trees.map(|name| db.open_tree(name).unwrap());
+    let (mut spent, mut bytes) = (Duration::ZERO, 0);
     for index in 0..events {
-        let record = encode_record(&support::record(index)).unwrap();
-        bytes += record.len();
+        let record = support::record(index);
+        let encoded = encode_record(&record).unwrap();
+        bytes += encoded.len();
+        let at = index.to_be_bytes();
         let start = Instant::now();
-        db.insert(index.to_be_bytes(), record).unwrap();
+        let written = trees[..].transaction(|views| {
+            views[0].insert(&at, encoded.as_slice())?;
+            if yardstick == Yardstick::Indexed {
+                for subject in record.subjects() {
+                    views[1].insert([subject.to_be_bytes().as_slice(), &at].concat(), &[])?;
+                }
+                if let Some(tenant) = record.tenant() {
+                    views[2].insert([tenant.as_str().as_bytes(), &at].concat(), &[])?;
+                }
+                let time = record.time.get().to_be_bytes();
+                views[3].insert([time, at].concat(), &[])?;
+                views[4].insert(b"cursor", &at)?;
+            }
+            Ok::<(), ConflictableTransactionError<()>>(())
+        });
+        written.unwrap();
         spent += start.elapsed();
     }
     db.flush().unwrap();
     println!(
-        "sled, one insert per event: {:.0} events/s, {:.0} bytes/event; a record has {} bytes",
+        "sled, one transaction per event, {yardstick:?}: {:.0} events/s, {:.0} bytes/event; a \
+         record has {} bytes",
         events as f64 / spent.as_secs_f64(),
         disk(dir.path()) as f64 / events as f64,
         bytes as u64 / events,
