@@ -122,7 +122,7 @@ impl Cell {
     }
 
     /// Reads the state after everything that was acknowledged before this call. Commands wait while
-    /// `read` runs: be short.
+    /// `read` runs: be short, and do not call the cell from within.
     ///
     /// # Errors
     /// [`Error::NotLeader`], [`Error::Stopped`].

@@ -174,10 +174,7 @@ impl Driver {
                     Ok(()) => self.on_leadership().await,
                     Err(_) => break,
                 },
-                Some(link) = attached.recv() => {
-                    self.sender = Some(link.sender());
-                    self.link = Some(link);
-                }
+                Some(link) = attached.recv() => self.on_link(link),
                 incoming = next_message(&mut self.link), if has_room => match incoming {
                     Some(incoming) => self.on_message(incoming).await,
                     None => self.link = None,
@@ -196,6 +193,18 @@ impl Driver {
 
     fn now(&self) -> Timestamp {
         self.parts.clock.now()
+    }
+
+    /// Agents that were asked to report before there was a way to them are asked again.
+    fn on_link(&mut self, link: Box<dyn BrokerLink>) {
+        self.sender = Some(link.sender());
+        self.link = Some(link);
+        let Some(office) = &self.office else { return };
+        let nodes: Vec<_> =
+            self.parts.machine.read(|state| state.nodes().keys().copied().collect());
+        for node in nodes {
+            self.send(node, office.term, Down::Resync);
+        }
     }
 
     async fn on_leadership(&mut self) {

@@ -366,3 +366,7 @@ impl Replica {
 fn is_seal(record: &Record) -> bool {
     matches!(record.event, Event::TailSealed { .. })
 }
+
+#[cfg(test)]
+#[path = "machine_tests.rs"]
+mod tests;

@@ -28,7 +28,12 @@ impl Agent {
         Self { link: hub.connect(address), address, boot: Boot::new(boot), sequence: 0 }
     }
 
-    pub(crate) fn envelope(&self, sequence: u64, body: Up) -> Vec<u8> {
+    /// The same start of the agent on another link.
+    pub(crate) fn reconnect(self, hub: &Hub) -> Self {
+        Self { link: hub.connect(self.address), ..self }
+    }
+
+    fn envelope(&self, sequence: u64, body: Up) -> Vec<u8> {
         let Address { cluster, node } = self.address;
         let (host, boot) = (HostHash([7; 16]), self.boot);
         codec::encode(&UpEnvelope { cluster, node, host, boot, sequence, body }).unwrap()

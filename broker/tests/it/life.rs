@@ -1,5 +1,6 @@
 //! The life of a lease from the offer to the charge.
 
+use std::path::Path;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -15,12 +16,12 @@ use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::{Account, MicroCredits};
 use sublet_protocol::refusals::Rejection;
-use sublet_protocol::requests::WorkloadRef;
+use sublet_protocol::requests::{Class, RequestSpec, WorkloadRef};
 use sublet_protocol::transport::in_process::{self, Hub};
 use sublet_protocol::units::{Millis, Timestamp};
 
 use crate::agent::Agent;
-use crate::world::{address, config, gpu, key, must, offer, set_up, submit, tenant, user};
+use crate::world::{address, config, gpu, key, must, offer, set_up, spec, submit, tenant, user};
 
 const WORKLOAD: &[u8] = b"{\"argv\":[\"echo\",\"hi\"]}";
 
@@ -31,8 +32,12 @@ struct World {
 }
 
 async fn world() -> World {
+    world_in(None).await
+}
+
+async fn world_in(dir: Option<&Path>) -> World {
     let clock = ManualClock::new(Timestamp::new(1_700_000_000_000));
-    let cell = Cell::open(config(None, ClockKind::Manual(clock.clone()))).await.unwrap();
+    let cell = Cell::open(config(dir, ClockKind::Manual(clock.clone()))).await.unwrap();
     let (hub, link) = in_process::link();
     cell.attach(link).await.unwrap();
     set_up(&cell).await;
@@ -70,6 +75,25 @@ async fn activated(agent: &mut Agent, held: &Held) {
         })
         .await;
     assert_eq!(nonce, Millis::new(17));
+}
+
+/// Lets time pass, with a renewal each minute that is answered.
+async fn renew_for(world: &World, agent: &mut Agent, held: &mut Held, minutes: u64) {
+    for minute in 1..=minutes {
+        world.clock.advance(Millis::new(60_000));
+        held.used = Millis::new(minute * 60_000);
+        let nonce = Millis::new(100 + minute);
+        agent.must(Up::Renew { nonce, held: vec![*held] }).await;
+        let alive = agent
+            .expect(|message| match message {
+                Down::Renewed { nonce: answered, alive } if *answered == nonce => {
+                    Some(alive.clone())
+                }
+                _other => None,
+            })
+            .await;
+        assert_eq!(alive.len(), 1, "minute {minute}");
+    }
 }
 
 fn declared() -> WorkloadRef {
@@ -134,21 +158,7 @@ async fn a_lease_lives_from_its_offer_to_its_charge() {
     agent.must(Up::Output { lease, token, stream, offset: 0, bytes: b"hi\n".to_vec() }).await;
     assert_eq!(&*output.next().await.unwrap().bytes, b"hi\n");
 
-    for minute in 1..=30 {
-        world.clock.advance(Millis::new(60_000));
-        held.used = Millis::new(minute * 60_000);
-        let nonce = Millis::new(100 + minute);
-        agent.must(Up::Renew { nonce, held: vec![held] }).await;
-        let alive = agent
-            .expect(|message| match message {
-                Down::Renewed { nonce: answered, alive } if *answered == nonce => {
-                    Some(alive.clone())
-                }
-                _other => None,
-            })
-            .await;
-        assert_eq!(alive.len(), 1, "minute {minute}");
-    }
+    renew_for(&world, &mut agent, &mut held, 30).await;
     let Held { slice, used, .. } = held;
     let outcome = GuestOutcome::Exited { code: 0 };
     agent.must(Up::Stopped { lease, slice, token, used, outcome }).await;
@@ -195,6 +205,84 @@ async fn an_owner_takes_the_gpu_back_and_the_request_waits_again() {
     let why = world.cell.explain(RequestId::new(1)).await.unwrap();
     assert!(why.is_some());
     assert_eq!(world.cell.counters().owner_reclaims, 1);
+    is_sound(&world.cell).await;
+    world.cell.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_higher_tier_takes_the_gpu_of_a_lower_one_and_gets_it() {
+    let world = world().await;
+    let cell = &world.cell;
+    let mut agent = offering(&world).await;
+    let of_class = |number, class| {
+        let spec = RequestSpec { class, ..spec(None) };
+        let (request, tenant) = (RequestId::new(number), tenant("acme"));
+        Command::SubmitRequest { request, tenant, spec }
+    };
+    must(cell, user("acme"), of_class(1, Class::Experiment)).await;
+    let mut held = granted(&mut agent).await;
+    activated(&mut agent, &held).await;
+    renew_for(&world, &mut agent, &mut held, 11).await;
+    must(cell, user("acme"), of_class(2, Class::Latency)).await;
+    let cause = agent
+        .expect(|message| match message {
+            Down::Stop { cause, .. } => Some(*cause),
+            _other => None,
+        })
+        .await;
+    assert_eq!(cause, EndReason::Preempted);
+    let Held { lease, slice, token, used } = held;
+    let outcome = GuestOutcome::Stopped;
+    agent.must(Up::Stopped { lease, slice, token, used, outcome }).await;
+    agent.must(Up::Offer(offer(slice, 2, agent.boot))).await;
+    let next = granted(&mut agent).await;
+    let request = cell.read(|state| state.leases()[&next.lease].terms().request).await.unwrap();
+    assert_eq!(request, RequestId::new(2));
+    assert_eq!(cell.counters().preemptions, 1);
+    is_sound(cell).await;
+    world.cell.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_agents_lease_ends_after_the_agents_own_deadline() {
+    let world = world().await;
+    let mut agent = offering(&world).await;
+    must(&world.cell, user("acme"), submit(1, None)).await;
+    let mut held = granted(&mut agent).await;
+    activated(&mut agent, &held).await;
+    renew_for(&world, &mut agent, &mut held, 2).await;
+    for _ in 0..35 {
+        world.clock.advance(Millis::new(10_000));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let (reason, cost) = ended(&world.cell, held.lease).await;
+    // What was measured before the silence, and not the time until it was noticed.
+    assert_eq!((reason, cost), (EndReason::AgentLost, MicroCredits::new(66_667)));
+    is_sound(&world.cell).await;
+    world.cell.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_lives_on_over_a_restart_of_the_broker() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = world_in(Some(dir.path())).await;
+    let mut agent = offering(&world).await;
+    must(&world.cell, user("acme"), submit(1, None)).await;
+    let mut held = granted(&mut agent).await;
+    activated(&mut agent, &held).await;
+    world.cell.shutdown().await;
+
+    let clock = ClockKind::Manual(world.clock.clone());
+    world.cell = Cell::open(config(Some(dir.path()), clock)).await.unwrap();
+    let (hub, link) = in_process::link();
+    let mut agent = agent.reconnect(&hub);
+    world.cell.attach(link).await.unwrap();
+    agent.expect(|message| matches!(message, Down::Resync).then_some(())).await;
+    renew_for(&world, &mut agent, &mut held, 1).await;
+    let Held { lease, slice, token, used } = held;
+    let outcome = GuestOutcome::Exited { code: 0 };
+    agent.must(Up::Stopped { lease, slice, token, used, outcome }).await;
+    assert_eq!(ended(&world.cell, lease).await.0, EndReason::Completed);
     is_sound(&world.cell).await;
     world.cell.shutdown().await;
 }
