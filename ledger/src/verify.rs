@@ -160,7 +160,7 @@ fn verify_segment(
     if noted != found {
         return Err(Ok(Bad { index: first, finding: Finding::Root { noted, found } }));
     }
-    match postings.missing_from(journal.store()) {
+    match postings.missing_from(first, journal.store()) {
         Ok(None) => {}
         Ok(Some(index)) => return Err(Ok(Bad { index, finding: Finding::NotIndexed })),
         Err(error) => return Err(bad_of(error, first)),

@@ -23,16 +23,15 @@ impl Journal {
     /// be encoded; nothing was changed then. After [`Error::Damaged`] and [`Error::Io`] the
     /// journal has to be opened again.
     pub fn append(&mut self, cursor: Cursor, records: &[Record]) -> Result<Appended, Error> {
-        let mut expected = records.first().map_or(0, |first| first.index.min(self.size()));
+        let first = records.first().map_or(0, |first| first.index.min(self.size()));
         let mut time = self.last_time();
         let (mut leaves, mut new) = (Vec::with_capacity(records.len()), Vec::new());
-        for record in records {
+        for (expected, record) in (first..).zip(records) {
             let index = record.index;
             let refused = |why| Error::Refused { index, why };
             if index != expected {
                 return Err(refused(Refusal::Gap { expected }));
             }
-            expected += 1;
             let bytes = encode_record(record).map_err(|_| refused(Refusal::TooLarge))?;
             let leaf = Hash::of_leaf(&bytes);
             leaves.push(leaf);

@@ -125,7 +125,7 @@ fn absorb(
             .map_err(|_| archive.bad(segment.seal().number, SegmentFault::Undecodable { index }))?;
         postings.add(&record);
     }
-    postings.put(&mut batch);
+    postings.put(segment.seal().first, &mut batch);
 
     let end = segment.seal().end();
     for place in tail::pages(store)?.iter().take_while(|page| page.first < end) {

@@ -21,9 +21,9 @@ use crate::error::Error;
 pub(crate) enum Tree {
     /// First index, chunk → page of the records that are not sealed yet.
     Records,
-    /// Lease or request id, first index → indexes of the sealed records that touch it.
+    /// Bucket, segment → sealed records of each lease and request.
     BySubject,
-    /// Tenant, first index → indexes of its sealed records.
+    /// Bucket, segment → sealed records of each tenant.
     ByTenant,
     /// The journal's description under one key.
     Meta,
