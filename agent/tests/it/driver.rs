@@ -31,6 +31,7 @@ pub(crate) struct Bench {
     pub(crate) driver: Box<dyn Driver>,
     kind: Kind,
     reports: VecDeque<Report>,
+    has_printed: bool,
     _scratch: Option<tempfile::TempDir>,
 }
 
@@ -68,8 +69,8 @@ fn argv(does: Does) -> Vec<String> {
     let shell = |script: &str| vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()];
     match does {
         Does::EndsSoonWith(code) => shell(&format!("sleep 0.1; exit {code}")),
-        Does::RunsAndObeys => shell("trap 'exit 0' TERM; while :; do sleep 0.02; done"),
-        Does::RunsAndIgnores => shell("trap '' TERM; while :; do sleep 1; done"),
+        Does::RunsAndObeys => shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.02; done"),
+        Does::RunsAndIgnores => shell("trap '' TERM; echo ready; while :; do sleep 1; done"),
         Does::IsMissing => vec!["/no/such/program".to_owned()],
     }
 }
@@ -106,13 +107,19 @@ impl Bench {
     pub(crate) fn simulated() -> Self {
         let driver = Box::new(SimDriver::new(Box::new(behaviour)));
         let kind = Kind::Simulated(Millis::ZERO);
-        Self { driver, kind, reports: VecDeque::new(), _scratch: None }
+        Self { driver, kind, reports: VecDeque::new(), has_printed: false, _scratch: None }
     }
 
     pub(crate) fn real() -> Self {
         let (driver, scratch) = process_driver();
         let driver = Box::new(driver);
-        Self { driver, kind: Kind::Real, reports: VecDeque::new(), _scratch: Some(scratch) }
+        Self {
+            driver,
+            kind: Kind::Real,
+            reports: VecDeque::new(),
+            has_printed: false,
+            _scratch: Some(scratch),
+        }
     }
 
     pub(crate) fn now(&self) -> Millis {
@@ -139,6 +146,19 @@ impl Bench {
         key
     }
 
+    /// Waits until a guest has set its traps, which a real one says.
+    #[track_caller]
+    fn wait_until_ready(&mut self, key: GuestKey) {
+        assert_eq!(self.next(), Report::Started(key));
+        let start = Instant::now();
+        while matches!(self.kind, Kind::Real) && !self.has_printed {
+            assert!(start.elapsed() < Duration::from_secs(20), "never ready");
+            self.wait();
+            let reports = self.driver.poll(self.now());
+            self.has_printed = reports.iter().any(|one| matches!(one, Report::Output { .. }));
+        }
+    }
+
     /// The next report that is no output.
     #[track_caller]
     pub(crate) fn next(&mut self) -> Report {
@@ -147,6 +167,7 @@ impl Bench {
             assert!(start.elapsed() < Duration::from_secs(20), "no report came");
             self.wait();
             let reports = self.driver.poll(self.now());
+            self.has_printed |= reports.iter().any(|one| matches!(one, Report::Output { .. }));
             let told = reports.into_iter().filter(|one| !matches!(one, Report::Output { .. }));
             self.reports.extend(told);
         }
@@ -200,8 +221,7 @@ fn a_missing_program_is_a_clear_failure_and_nothing_is_left() {
 fn a_guest_that_obeys_ends_when_told() {
     with_each(|bench| {
         let key = bench.start(1, Does::RunsAndObeys, FOR_LONG);
-        assert_eq!(bench.next(), Report::Started(key));
-        bench.quiet_for(200);
+        bench.wait_until_ready(key);
         bench.driver.signal(bench.now(), key, StopSignal::Terminate);
         assert_eq!(bench.next(), Report::Exited(key, Exit::Code(0)));
         assert_eq!(bench.next(), Report::Clean(key));
@@ -211,12 +231,12 @@ fn a_guest_that_obeys_ends_when_told() {
 #[test]
 fn a_guest_that_ignores_signals_dies_at_the_deadline_that_was_set_last() {
     with_each(|bench| {
-        let key = bench.start(1, Does::RunsAndIgnores, 300);
-        assert_eq!(bench.next(), Report::Started(key));
-        let (now, end) = (bench.now(), bench.now().saturating_add(Millis::new(700)));
+        let key = bench.start(1, Does::RunsAndIgnores, 2_000);
+        bench.wait_until_ready(key);
+        let (now, end) = (bench.now(), bench.now().saturating_add(Millis::new(2_500)));
         bench.driver.set_deadline(now, key, end);
         bench.driver.signal(now, key, StopSignal::Terminate);
-        bench.quiet_for(600);
+        bench.quiet_for(2_300);
         assert_eq!(bench.next(), Report::Exited(key, Exit::Signal(9)));
         assert!(bench.now() >= end);
         assert_eq!(bench.next(), Report::Clean(key));
@@ -250,7 +270,7 @@ fn a_killed_guest_is_gone_at_once() {
 fn a_guest_that_runs_is_not_started_again() {
     with_each(|bench| {
         let key = bench.start(1, Does::RunsAndObeys, FOR_LONG);
-        assert_eq!(bench.next(), Report::Started(key));
+        bench.wait_until_ready(key);
         bench.start(1, Does::RunsAndObeys, FOR_LONG);
         bench.quiet_for(100);
     });

@@ -104,10 +104,11 @@ fn a_program_that_does_not_exist_is_reported_as_such() {
 
 #[test]
 fn a_signal_is_passed_on_to_the_whole_group() {
-    let mut guarded =
-        start_shell(from_now(FOR_LONG), "trap 'exit 3' TERM; while :; do sleep 0.05; done");
+    // The child comes after the trap, so its being there shows that the trap is set.
+    let script = "trap 'exit 3' TERM; sleep 1000 & wait";
+    let mut guarded = start_shell(from_now(FOR_LONG), script);
     guarded.expect_started();
-    sleep(Duration::from_millis(200));
+    wait_until("the guest is ready", || guarded.guests() >= 2);
     guarded.order(Order::Signal(15));
     guarded.expect_gone(Ended::Code(3), Why::Itself);
 }
@@ -161,13 +162,13 @@ fn when_the_agent_is_killed_everything_is_gone_the_guard_too() {
 
 #[test]
 fn a_deadline_that_was_extended_counts_and_the_old_one_does_not() {
-    let mut guarded = start_shell(from_now(400), "sleep 1000");
+    let mut guarded = start_shell(from_now(2_000), "sleep 1000");
     guarded.expect_started();
     let start = Instant::now();
-    guarded.order(Order::Deadline(from_now(1_200)));
+    guarded.order(Order::Deadline(from_now(2_600)));
     guarded.expect_gone(Ended::Signal(9), Why::Deadline);
     let took = start.elapsed();
-    assert!(took >= Duration::from_millis(1_150), "gone after {took:?}");
+    assert!(took >= Duration::from_millis(2_550), "gone after {took:?}");
 }
 
 #[test]

@@ -74,6 +74,19 @@ fn more_output_than_can_wait_is_neither_lost_nor_kept_in_memory() {
 }
 
 #[test]
+fn what_waits_in_the_pipe_when_a_guest_ends_comes_before_its_end() {
+    let (mut driver, _scratch) = process_driver();
+    // Each line is a report of its own: more of them than can wait to be polled.
+    let script = "i=0; while [ $i -lt 320 ]; do echo x; sleep 0.001; i=$((i+1)); done";
+    driver.start(boottime_now(), guest(1, &["sh", "-c", script], later()));
+    std::thread::sleep(Duration::from_millis(2_000));
+    let reports = reports_to_the_end(&mut driver);
+    assert_eq!(printed(&reports, Stream::Stdout).len(), 640);
+    let is_end = |report: &Report| matches!(report, Report::Exited(..));
+    assert_eq!(reports.iter().position(is_end), Some(reports.len() - 2));
+}
+
+#[test]
 fn the_environment_is_a_short_list_and_what_the_lease_says() {
     let (mut driver, _scratch) = process_driver();
     let mut wanted = guest(5, &["env"], later());
