@@ -1,6 +1,6 @@
 //! Makes the tables of this module from the traces (`sublet-sim fit`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use jiff::civil::Weekday;
@@ -27,12 +27,13 @@ const NODE_GPUS: u32 = 8;
 /// Fits arrivals, sizes and durations of each tenant to the jobs of the Philly trace in `folder`.
 pub fn philly(folder: &Path) -> Result<Table, Error> {
     let window = Window::PHILLY;
-    let tenants = philly_trace::nodes(folder)?;
+    let tenants: BTreeSet<VcName> =
+        philly_trace::nodes(folder)?.into_iter().map(|(vc, _)| vc).collect();
     let mut jobs = BTreeMap::<VcName, Vec<philly_trace::Job>>::new();
     for job in philly_trace::jobs(&philly_trace::jobs_file(folder)?)? {
         let job = job?;
         let day = philly_trace::zone().to_datetime(job.submit).date();
-        if day >= window.first && tenants.contains_key(&job.vc) {
+        if day >= window.first && tenants.contains(&job.vc) {
             jobs.entry(job.vc.clone()).or_default().push(job);
         }
     }

@@ -40,6 +40,8 @@ pub(super) struct Baseline {
     order: Order,
     reach: Reach,
     clusters: Vec<ClusterId>,
+    /// The pools in the order in which equally free ones are asked.
+    lenders: Vec<usize>,
     queues: Vec<BTreeSet<Waiting>>,
     /// The queue that the round has come to. Each is served once in a round: a lender whose queue
     /// empties late in it lends from the next one on.
@@ -60,7 +62,17 @@ impl Baseline {
             Reach::Own | Reach::Borrow => workload.pools.len(),
         };
         let queues = vec![BTreeSet::new(); queues];
-        Self { order, reach, clusters: clusters.to_vec(), queues, turn: 0, room: Room::default() }
+        let mut lenders: Vec<usize> = (0..clusters.len()).collect();
+        lenders.sort_by_key(|pool| workload.pools[*pool].listed);
+        Self {
+            order,
+            reach,
+            clusters: clusters.to_vec(),
+            lenders,
+            queues,
+            turn: 0,
+            room: Room::default(),
+        }
     }
 
     /// GPUs for the head of a queue: at home, else where it may borrow.
@@ -72,8 +84,8 @@ impl Baseline {
             return None;
         }
         let is_lender = |pool: &usize| *pool != queue && self.queues[*pool].is_empty();
-        let mut lenders: Vec<usize> = (0..self.clusters.len()).filter(is_lender).collect();
-        // Stable: of equally free pools the one whose tenant came first lends.
+        let mut lenders: Vec<usize> = self.lenders.iter().copied().filter(is_lender).collect();
+        // Stable: equally free ones stay in their order.
         lenders.sort_by_key(|pool| Reverse(self.room.free(*pool)));
         lenders.into_iter().find_map(|pool| self.room.take(pool, gpus))
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use sublet_predictor::{Buffers, Declared, Question, predict};
 use sublet_protocol::commands::{Actor, Command, GroupOutcome, GuestOutcome, Outcome};
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{ClusterId, LeaseId, Project, RequestId, TenantId};
+use sublet_protocol::ids::{ClusterId, LeaseId, Project, RequestId};
 use sublet_protocol::leases::LeaseTerms;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::{Class, DURATION_MAX, OnRecall, Placement, RequestSpec};
@@ -16,8 +16,8 @@ use super::cell::{Cell, Error, GPU_MEMORY, Tally, user_of};
 use super::policy::{Planner, Policy, cluster_of};
 use super::{Job, Workload};
 
-/// The tenant that owns the one pool.
-const EVERYONE: &str = "everyone";
+/// The cluster of all GPUs where there is only one.
+const ONE_POOL: &str = "one-pool";
 
 /// What became of each job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -306,11 +306,12 @@ fn build(cell: &mut Cell, workload: &Workload, policy: Policy) -> Result<Vec<Clu
         }
         return Ok(clusters);
     }
-    let owner = TenantId::new(EVERYONE).expect("a literal id");
-    cell.add_tenant(owner, GpuMilli::ZERO)?;
+    // A cluster has one owner; whose revenue the one pool is plays no part in a replay.
+    let Some(first) = workload.pools.first() else { return Ok(Vec::new()) };
+    let cluster = ClusterId::new(ONE_POOL).expect("a literal id");
     let nodes = workload.pools.iter().map(|pool| pool.nodes).sum();
-    cell.add_cluster(cluster_of(owner), owner, (0, nodes))?;
-    Ok(vec![cluster_of(owner)])
+    cell.add_cluster(cluster, first.tenant, (0, nodes))?;
+    Ok(vec![cluster])
 }
 
 /// What its user declares: a cap that the job stays below, as people round up. The next power of two
@@ -343,4 +344,108 @@ fn spec(job: &Job) -> RequestSpec {
     let answer =
         predict(&question, &Buffers::default()).expect("what is declared is within its ranges");
     RequestSpec { prediction: Some(answer.prediction()), ..spec }
+}
+
+#[cfg(test)]
+mod tests {
+    use sublet_core::StateView;
+    use sublet_protocol::commands::{PlanGroup, PlanMember};
+    use sublet_protocol::ids::TenantId;
+
+    use super::super::Pool;
+    use super::*;
+
+    /// Two jobs of 8 GPUs at once on one node.
+    fn workload() -> Workload {
+        let job = Job { owner: 0, submit: Seconds::ZERO, duration: Seconds::new(60), gpus: 8 };
+        let tenant = TenantId::new("tenant").unwrap();
+        let starts_at = Timestamp::new(1_000);
+        Workload {
+            starts_at,
+            pools: vec![Pool { tenant, nodes: 1, listed: 0 }],
+            jobs: vec![job; 2],
+        }
+    }
+
+    fn run_with<'a>(workload: &'a Workload, planner: Box<dyn Planner>) -> Run<'a> {
+        let mut run = Run::new(workload, Policy::StaticFifo, Options { check_every: 1 }).unwrap();
+        run.planner = planner;
+        let now = run.next_instant().unwrap();
+        run.cell.advance(now);
+        run.submit_due(now).unwrap();
+        run
+    }
+
+    /// Promises every GPU to every request.
+    struct Liar(Vec<RequestId>);
+
+    impl Planner for Liar {
+        fn on_submitted(&mut self, request: RequestId, _job: &Job) {
+            self.0.push(request);
+        }
+
+        fn plan(&mut self, view: StateView<'_>) -> Vec<PlanGroup> {
+            let all = view.state.offers().iter().map(|(slice, offer)| PlanMember {
+                slice: *slice,
+                generation: offer.terms().generation,
+            });
+            let members: Vec<PlanMember> = all.collect();
+            let grant = |request: &RequestId| PlanGroup::Grant {
+                request: *request,
+                members: members.clone(),
+            };
+            self.0.iter().map(grant).collect()
+        }
+    }
+
+    #[test]
+    fn a_planner_that_promises_a_gpu_twice_is_refused_and_breaks_nothing() {
+        let workload = workload();
+        let mut run = run_with(&workload, Box::new(Liar(Vec::new())));
+        run.plan().unwrap();
+        assert_eq!(run.running.len(), 1);
+        assert_eq!(run.waiting, 1);
+        // The second job at first, both requests once the first is no longer waiting.
+        assert_eq!(run.cell.tally.groups_refused, 3);
+        assert_eq!(run.cell.tally.first_violations, []);
+    }
+
+    /// Never proposes anything.
+    struct Idle;
+
+    impl Planner for Idle {
+        fn on_submitted(&mut self, _request: RequestId, _job: &Job) {}
+
+        fn plan(&mut self, _view: StateView<'_>) -> Vec<PlanGroup> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn a_planner_that_leaves_jobs_waiting_is_an_error_not_a_result() {
+        let workload = workload();
+        let mut run = run_with(&workload, Box::new(Idle));
+        run.plan().unwrap();
+        assert_eq!(run.next_instant(), None);
+        assert!(matches!(run.finish(), Err(Error::Stuck { waiting: 2 })));
+    }
+
+    #[test]
+    fn a_job_longer_than_the_longest_lease_asks_again_and_runs_to_its_end() {
+        let mut workload = workload();
+        workload.jobs.truncate(1);
+        workload.jobs[0].duration = Seconds::new(DURATION_MAX.get() + 100);
+        let options = Options { check_every: 1 };
+        let replayed = replay(&workload, Policy::Sublet, options, &mut |_| {}).unwrap();
+        assert_eq!(replayed.gpu_seconds, 8 * (DURATION_MAX.get() + 100));
+        assert_eq!(replayed.waits, [Some(Seconds::ZERO)]);
+    }
+
+    #[test]
+    fn declared_caps_are_round_and_never_below_the_job() {
+        let declared = |seconds| super::declared(Seconds::new(seconds)).get();
+        assert_eq!([1, 2, 3, 64, 65].map(declared), [1, 2, 4, 64, 128]);
+        assert_eq!(declared(2_097_153), DURATION_MAX.get());
+        assert_eq!(declared(DURATION_MAX.get()), DURATION_MAX.get());
+    }
 }

@@ -45,6 +45,8 @@ pub struct Pool {
     pub tenant: TenantId,
     /// Nodes of [`GPUS_PER_NODE`] GPUs, at least 1.
     pub nodes: u32,
+    /// Its place in the trace's list of tenants. Of equally free lenders the first listed lends.
+    pub listed: usize,
 }
 
 impl Pool {
@@ -126,7 +128,8 @@ impl Workload {
         window: Window,
         load: Permille,
     ) -> Result<Workload, WorkloadError> {
-        let tenants = philly::nodes(folder)?;
+        let listed = philly::nodes(folder)?.into_iter().map(|(vc, _)| vc).zip(0..);
+        let listed: BTreeMap<VcName, usize> = listed.collect();
         let zone = philly::zone();
         let bad_window = |_| WorkloadError::Window { window };
         let midnight = |day: Date| zone.to_ambiguous_timestamp(day.at(0, 0, 0, 0)).compatible();
@@ -139,7 +142,7 @@ impl Workload {
         let mut trace = Vec::new();
         for job in philly::jobs(&philly::jobs_file(folder)?)? {
             let job = job?;
-            if (start..end).contains(&job.submit) && tenants.contains_key(&job.vc) {
+            if (start..end).contains(&job.submit) && listed.contains_key(&job.vc) {
                 let after_start = job.submit.as_second() - start.as_second();
                 let after_start = u64::try_from(after_start).expect("the job is inside the window");
                 trace.push((Seconds::new(after_start), job));
@@ -148,14 +151,14 @@ impl Workload {
         trace.sort_by_key(|(submit, job)| (*submit, job.line));
         let starts_at =
             u64::try_from(start.as_millisecond()).map_err(|_| WorkloadError::Window { window })?;
-        Workload::from_jobs(Timestamp::new(starts_at), &trace, window, load)
+        Workload::from_jobs(Timestamp::new(starts_at), &trace, &listed, (window, load))
     }
 
     fn from_jobs(
         starts_at: Timestamp,
         trace: &[(Seconds, philly::Job)],
-        window: Window,
-        load: Permille,
+        listed: &BTreeMap<VcName, usize>,
+        (window, load): (Window, Permille),
     ) -> Result<Workload, WorkloadError> {
         if load == Permille::ZERO {
             return Err(WorkloadError::NoLoad);
@@ -166,7 +169,7 @@ impl Workload {
         let mut jobs = Vec::with_capacity(trace.len());
         for (submit, job) in trace {
             let owner = *owners.entry(&job.vc).or_insert_with(|| {
-                pools.push(Pool { tenant: job.vc.tenant(), nodes: 0 });
+                pools.push(Pool { tenant: job.vc.tenant(), nodes: 0, listed: listed[&job.vc] });
                 gpu_seconds.push(0);
                 pools.len() - 1
             });

@@ -1,7 +1,7 @@
 //! The Philly trace (Microsoft, 2017; Jeon et al., ATC'19) in the form its users know: jobs by
 //! virtual cluster, attempts, and nodes per virtual cluster.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -79,14 +79,17 @@ pub fn jobs(file: &Path) -> Result<impl Iterator<Item = Result<Job, Error>>, Err
     Ok(until_error(move || table.next_row()?.map(|row| job(&row, &zone)).transpose()))
 }
 
-/// Nodes of [`GPUS_PER_NODE`] GPUs per virtual cluster, from `folder`.
-pub fn nodes(folder: &Path) -> Result<BTreeMap<VcName, u32>, Error> {
+/// Nodes of [`GPUS_PER_NODE`] GPUs per virtual cluster, from `folder`, in the order of the file.
+pub fn nodes(folder: &Path) -> Result<Vec<(VcName, u32)>, Error> {
     let mut table = Table::open(&find(folder, "philly_vc_nodes")?, &[NODE_COLUMNS])?;
-    let mut nodes = BTreeMap::new();
+    let (mut nodes, mut seen) = (Vec::new(), BTreeSet::new());
     while let Some(row) = table.next_row()? {
-        if nodes.insert(row.name(0)?, row.whole_u32(1, 1..=NODES_MAX)?).is_some() {
+        let name = row.name(0)?;
+        // Tenants' ids have no capitals: names that differ in nothing else would be one tenant.
+        if !seen.insert(name.tenant()) {
             return Err(row.wrong(0, Problem::Twice));
         }
+        nodes.push((name, row.whole_u32(1, 1..=NODES_MAX)?));
     }
     Ok(nodes)
 }

@@ -106,7 +106,9 @@ pub(crate) fn run(workload: &Workload, policy: Policy) -> Outcome {
                 if policy == Policy::Borrow {
                     let mut others: Vec<usize> =
                         (0..pools.len()).filter(|p| *p != owner && queues[*p].is_empty()).collect();
-                    others.sort_by_key(|pool| Reverse(pools[*pool].free()));
+                    others.sort_by_key(|pool| {
+                        (Reverse(pools[*pool].free()), workload.pools[*pool].listed)
+                    });
                     candidates.extend(others);
                 }
                 let found =

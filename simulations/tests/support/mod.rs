@@ -52,10 +52,14 @@ pub(crate) fn made_up(seed: u64, jobs: u64) -> Workload {
             gpus: [1, 1, 1, 2, 4, 5, 8, 12, 16, 20][below(10) as usize],
         }
     };
-    let pool = |(name, nodes): (&str, u32)| Pool { tenant: TenantId::new(name).unwrap(), nodes };
+    // Listed in another order than they come: ties between lenders must follow the list.
+    let pool = |(name, nodes, listed): (&str, u32, usize)| {
+        let tenant = TenantId::new(name).unwrap();
+        Pool { tenant, nodes, listed }
+    };
     Workload {
         starts_at: Timestamp::new(1_506_830_400_000),
-        pools: [("small", 1), ("middle", 2), ("large", 4)].map(pool).to_vec(),
+        pools: [("small", 1, 1), ("middle", 2, 2), ("large", 4, 0)].map(pool).to_vec(),
         jobs: (0..jobs).map(|_| job()).collect(),
     }
 }
