@@ -255,7 +255,16 @@ fn start(
     probe: SimProbe,
     driver: Box<dyn Driver>,
 ) -> JoinHandle<()> {
-    let config = config(node);
+    start_as(config(node), hub, clock, probe, driver)
+}
+
+fn start_as(
+    config: NodeConfig,
+    hub: &Hub,
+    clock: ScaledClock,
+    probe: SimProbe,
+    driver: Box<dyn Driver>,
+) -> JoinHandle<()> {
     let address = Address { cluster: config.cluster, node: config.node };
     let parts = NodeParts {
         link: hub.connect(address),
@@ -300,10 +309,13 @@ async fn an_idle_device_is_offered_granted_used_and_offered_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_owner_gets_the_device_back_and_it_is_offered_again_long_after() {
-    let clock = clock();
+    let clock = ScaledClock::new(NonZeroU32::new(3_600).unwrap());
     let (hub, mut seen) = serve(GOOD, clock);
-    let (from, until) = (1_200_000, 1_800_000);
-    let node = start(1, &hub, clock, probe(1, &[(from, until)]), simulated(None));
+    // The owner comes long before the next regular look at 14,000 s and is seen all the same.
+    let (sample_every, from, until) = (7_000_000, 8_000_000, 9_000_000);
+    let config = NodeConfig { sample_every: Millis::new(sample_every), ..config(1) };
+    let probe = probe(1, &[(from, until)]);
+    let node = start_as(config, &hub, clock, probe, simulated(None));
     let pick = |message: &UpEnvelope| match message.body {
         Up::Reclaim { cause, .. } => Some(cause),
         _ => None,
@@ -311,6 +323,7 @@ async fn the_owner_gets_the_device_back_and_it_is_offered_again_long_after() {
     let (at, cause) = seen.next("a reclaim", pick).await;
     assert_eq!(cause, ReclaimCause::OwnerArrived);
     at_least(at, from);
+    assert!(at.get() < 2 * sample_every, "seen at the regular look only");
     let (_, (_, outcome)) = seen.stopped().await;
     assert_eq!(outcome, GuestOutcome::Stopped);
     let (at, _) = seen.offered().await;

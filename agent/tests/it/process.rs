@@ -75,11 +75,15 @@ fn more_output_than_can_wait_is_neither_lost_nor_kept_in_memory() {
 
 #[test]
 fn what_waits_in_the_pipe_when_a_guest_ends_comes_before_its_end() {
-    let (mut driver, _scratch) = process_driver();
+    let (mut driver, scratch) = process_driver();
+    let done = scratch.path().join("done");
     // Each line is a report of its own: more of them than can wait to be polled.
-    let script = "i=0; while [ $i -lt 320 ]; do echo x; sleep 0.001; i=$((i+1)); done";
-    driver.start(boottime_now(), guest(1, &["sh", "-c", script], later()));
-    std::thread::sleep(Duration::from_millis(2_000));
+    let script =
+        "i=0; while [ $i -lt 320 ]; do echo x; sleep 0.001; i=$((i+1)); done; touch \"$0\"";
+    let argv = ["sh", "-c", script, done.to_str().unwrap()];
+    driver.start(boottime_now(), guest(1, &argv, later()));
+    wait_until("it has printed all", || done.exists());
+    std::thread::sleep(Duration::from_millis(300));
     let reports = reports_to_the_end(&mut driver);
     assert_eq!(printed(&reports, Stream::Stdout).len(), 640);
     let is_end = |report: &Report| matches!(report, Report::Exited(..));
