@@ -44,6 +44,10 @@ pub const SENT: &str = "sublet_broker_messages_sent_total";
 pub const PLAN: &str = "sublet_broker_plan_duration_seconds";
 /// Counter. Bytes of guest output lost on their way.
 pub const OUTPUT_LOST: &str = "sublet_broker_output_lost_bytes_total";
+/// Counter. Calls of the HTTP API, by `route` (as in the OpenAPI document, or `none`) and `status`.
+pub const CALLS: &str = "sublet_broker_http_calls_total";
+/// Histogram. Seconds until the answer to a call begins, by `route`.
+pub const CALL: &str = "sublet_broker_http_call_duration_seconds";
 
 /// Tells the recorder what each metric means. To be called once it is installed.
 pub fn describe() {
@@ -64,6 +68,8 @@ pub fn describe() {
     describe_counter!(REFUSED, "Messages from agents refused before the rules saw them, by why.");
     describe_counter!(SENT, "Messages to agents, by kind and result.");
     describe_histogram!(PLAN, Unit::Seconds, "Time to make one plan.");
+    describe_counter!(CALLS, "Calls of the HTTP API, by route and status.");
+    describe_histogram!(CALL, Unit::Seconds, "Time until the answer to a call begins, by route.");
     describe_counter!(OUTPUT_LOST, Unit::Bytes, "Bytes of guest output lost on their way.");
 }
 
@@ -133,6 +139,11 @@ pub(crate) fn planned(took: std::time::Duration) {
 
 pub(crate) fn output_lost(bytes: u64) {
     counter!(OUTPUT_LOST).increment(bytes);
+}
+
+pub(crate) fn call_answered(route: &str, status: u16, took: std::time::Duration) {
+    counter!(CALLS, "route" => route.to_owned(), "status" => status.to_string()).increment(1);
+    histogram!(CALL, "route" => route.to_owned()).record(took.as_secs_f64());
 }
 
 /// A count as a gauge's value, exact up to 2³².

@@ -52,6 +52,15 @@ impl Scope {
     }
 }
 
+/// Whose calls are counted together: a tenant, or a person without one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RateOwner {
+    /// Everyone who calls for this tenant.
+    Tenant(TenantId),
+    /// One person.
+    Subject(Subject),
+}
+
 /// Who calls, as a verified token says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
@@ -62,6 +71,14 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Whose calls its calls are counted with.
+    pub(crate) fn rate_owner(&self) -> RateOwner {
+        match self.tenant {
+            Some(tenant) => RateOwner::Tenant(tenant),
+            None => RateOwner::Subject(self.subject.clone()),
+        }
+    }
+
     /// Whether it holds any of these roles.
     #[must_use]
     pub fn is_any(&self, roles: &[Role]) -> bool {

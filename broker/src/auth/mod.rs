@@ -10,8 +10,9 @@ mod verifier;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
+pub(crate) use caller::RateOwner;
 pub use caller::{Caller, Role, Roles, Scope};
 pub use keys::{KeyError, KeySet};
 pub use verifier::{LEEWAY, LIFETIME_MAX, TOKEN_MAX, Unauthenticated, Verifier};

@@ -7,6 +7,7 @@ use sublet_protocol::money::Currency;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::error::ApiError;
+use super::limits::Limits;
 use crate::auth::Verifier;
 use crate::cell::Cell;
 
@@ -21,6 +22,7 @@ pub(crate) struct App {
     pub(crate) cell: Cell,
     pub(crate) verifier: Arc<Verifier>,
     pub(crate) metrics: Option<PrometheusHandle>,
+    pub(crate) limits: Arc<Limits>,
     streams: Arc<Semaphore>,
     verifies: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
@@ -37,6 +39,7 @@ impl App {
             cell,
             verifier: Arc::new(verifier),
             metrics,
+            limits: Arc::default(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             verifies: Arc::new(Semaphore::new(VERIFIES_MAX)),
             stopping,

@@ -9,7 +9,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::SpecError;
 
 use crate::auth::Unauthenticated;
-use crate::error::Error;
+use crate::error::{Chain, Error};
 use crate::relay::WorkloadError;
 
 /// When to come back after an answer of 429 or 503, in seconds.
@@ -157,7 +157,7 @@ impl From<Error> for ApiError {
                 ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE", detail)
             }
             other => {
-                tracing::error!(error = &other as &dyn std::error::Error, "a call failed");
+                tracing::error!(error = %Chain(&other), "a call failed");
                 ApiError::internal()
             }
         }

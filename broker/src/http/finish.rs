@@ -1,10 +1,10 @@
 //! What every call goes through: its id, its time limit, and its answer's last touches.
 
 use std::any::Any;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use super::app::App;
 use super::error::ApiError;
 use super::extract::authenticate;
+use crate::metrics;
 
 /// How long a call may take until its answer begins.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,7 +25,9 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 /// Gives the call an id and a time limit; writes the document of an error answer.
 pub(crate) async fn finish(request: Request, next: Next) -> Response {
     let id = request_id();
+    let started = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let route = request.extensions().get::<MatchedPath>().cloned();
     let answer = tokio::time::timeout(CALL_TIMEOUT, next.run(request)).await;
     let mut response = answer.unwrap_or_else(|_| {
         let detail = "the call took too long; a change may have been made: \
@@ -39,6 +42,8 @@ pub(crate) async fn finish(request: Request, next: Next) -> Response {
         }
         write(&mut response, &error, &id);
     }
+    let route = route.as_ref().map_or("none", MatchedPath::as_str);
+    metrics::call_answered(route, response.status().as_u16(), started.elapsed());
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -82,9 +87,13 @@ fn request_id() -> String {
     }
 }
 
-/// Lets through to the routes of `/v1` only who proves who it is.
+/// Lets through to the routes of `/v1` only who proves who it is, and not too often.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     match authenticate(&app, request.headers()) {
+        Ok(caller) if !app.limits.admits(&caller, Instant::now()) => {
+            let detail = "too many calls: try again later";
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED", detail).into_response()
+        }
         Ok(caller) => {
             request.extensions_mut().insert(caller);
             next.run(request).await
@@ -94,6 +103,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
 }
 
 /// A handler that panicked: our fault.
+#[allow(clippy::needless_pass_by_value, reason = "the layer hands the panic over")]
 pub(crate) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

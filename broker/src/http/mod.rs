@@ -9,6 +9,7 @@ mod error;
 mod extract;
 mod finish;
 mod json;
+mod limits;
 mod lists;
 mod mutation;
 mod routes;

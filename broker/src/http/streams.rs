@@ -21,6 +21,7 @@ use super::error::ApiError;
 use super::extract::Params;
 use super::views;
 use super::visibility::Visibility;
+use crate::error::Chain;
 use crate::records::Subscription;
 use crate::relay::Reader;
 
@@ -120,7 +121,7 @@ impl Records {
                     next = self.subscription.next() => match next? {
                         Ok(record) => Record::clone(&record),
                         Err(error) => {
-                            tracing::error!(error = &error as &dyn std::error::Error, "a watch");
+                            tracing::error!(error = %Chain(&error), "a watch broke off");
                             return None;
                         }
                     },

@@ -1,1 +1,9 @@
-pub(crate) mod support;
+mod bad_input;
+mod change;
+mod document;
+mod life;
+mod matrix;
+mod page;
+mod serving;
+mod support;
+mod watching;

@@ -1,0 +1,143 @@
+//! Changes and their keys.
+
+use serde_json::json;
+use sublet_protocol::events::Event;
+
+use super::support::{Call, World};
+
+fn ask(key: &str, duration: u32) -> Call {
+    let body = json!({"duration": duration, "memory": 1_000_000});
+    Call::new("POST", "/v1/requests").tenant("initech").key(key).json(&body)
+}
+
+fn submitted(world: &World) -> usize {
+    let records = world.cell.records(0, 1_000).unwrap();
+    records.iter().filter(|r| matches!(r.event, Event::RequestSubmitted { .. })).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_key_twenty_times_at_once_is_one_request_and_one_answer() {
+    let world = World::new().await;
+    let calls = (0..20).map(|_| world.call(ask("once", 60)));
+    let answers = futures::future::join_all(calls).await;
+    let first = answers[0].clone().expect(201);
+    for answer in &answers {
+        assert_eq!((answer.status, &answer.bytes), (first.status, &first.bytes));
+    }
+    assert_eq!(submitted(&world), 1);
+    // Later, too, though the request has changed by then.
+    let id = first.json()["id"].as_str().unwrap().to_owned();
+    let cancel = Call::new("DELETE", &format!("/v1/requests/{id}")).tenant("initech").key("c");
+    world.call(cancel.clone()).await.expect(200);
+    assert_eq!(world.call(ask("once", 60)).await.bytes, first.bytes);
+    let show = world.call(Call::get(&format!("/v1/requests/{id}")).tenant("initech")).await;
+    assert_eq!(show.json()["state"], "cancelled");
+    let again = world.call(cancel).await.expect(200);
+    assert_eq!(again.json()["state"], "cancelled");
+}
+
+#[tokio::test]
+async fn the_same_key_with_another_body_is_refused_and_a_default_written_out_is_the_same_body() {
+    let world = World::new().await;
+    let first = world.call(ask("k", 60)).await.expect(201);
+    let other = world.call(ask("k", 61)).await.expect(422);
+    assert_eq!(other.code(), "KEY_REUSED");
+    let body = json!({"memory": 1_000_000, "count": 1, "duration": 60, "class": "batch"});
+    let same = Call::new("POST", "/v1/requests").tenant("initech").key("k").json(&body);
+    assert_eq!(world.call(same).await.expect(201).bytes, first.bytes);
+    // On another route, too, it is another change.
+    let plan = Call::new("PUT", "/v1/prices").tenant("initech").key("k").json(&json!({
+        "owner": "initech", "model": "a100", "tier": "standard",
+        "per_gpu_hour": {"amount": "1", "currency": "EUR"},
+    }));
+    assert_eq!(world.call(plan).await.expect(422).code(), "KEY_REUSED");
+    // Another tenant's keys are its own.
+    let body = json!({"duration": 61, "memory": 1_000_000});
+    let umbrella = Call::new("POST", "/v1/requests").tenant("umbrella").key("k").json(&body);
+    world.call(umbrella).await.expect(201);
+}
+
+#[tokio::test]
+async fn a_request_that_can_never_run_is_refused_with_the_rules_code_and_keeps_its_key_free() {
+    let world = World::new().await;
+    let body = json!({"duration": 60, "count": 9});
+    let call = || Call::new("POST", "/v1/requests").tenant("initech").key("k").json(&body);
+    let refused = world.call(call()).await.expect(422);
+    assert_eq!(refused.code(), "QUOTA_TOO_SMALL");
+    let quota = Call::new("PUT", "/v1/tenants/initech/quotas/a100").operator().key("q");
+    world.call(quota.json(&json!({"nominal": 9_000}))).await.expect(200);
+    world.call(call()).await.expect(201);
+    let closed = world.call(Call::get("/v1/requests?state=closed").tenant("initech")).await;
+    assert_eq!(closed.json()["items"][0]["state"], "refused");
+}
+
+#[tokio::test]
+async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
+    let world = World::new().await;
+    let create = Call::new("POST", "/v1/tenants").operator().key("t");
+    let create = create.json(&json!({"id": "globex", "parent": "acme"}));
+    let tenant = world.call(create.clone()).await.expect(201);
+    assert_eq!(tenant.json()["parent"], "acme");
+    let quota = Call::new("PUT", "/v1/tenants/globex/quotas/h200").operator().key("q");
+    let quota = quota.json(&json!({"nominal": 4_000}));
+    let set = world.call(quota.clone()).await.expect(200).json();
+    let expected = json!({"tenant": "globex", "model": "h200", "nominal": 4_000});
+    assert_eq!(set, expected);
+    // What it is already changes nothing, under any key.
+    let before = world.records();
+    let again = Call::new("PUT", "/v1/tenants/globex/quotas/h200").operator().key("q2");
+    let again = world.call(again.json(&json!({"nominal": 4_000}))).await.expect(200);
+    assert_eq!((again.json(), world.records()), (expected, before));
+    // The repeat is answered as it was, before the quota.
+    assert_eq!(world.call(create).await.bytes, tenant.bytes);
+    let show = world.call(Call::get("/v1/tenants/globex").operator()).await.expect(200).json();
+    assert_eq!(show["quotas"][0]["nominal"], 4_000);
+
+    let cluster = Call::new("POST", "/v1/clusters").operator().key("c").json(&json!({
+        "id": "south", "owner": "globex", "region": "us", "devices_max": 8,
+    }));
+    world.call(cluster).await.expect(201);
+    let clusters = world.call(Call::get("/v1/clusters").tenant("globex")).await.json();
+    assert_eq!(clusters["items"][0]["id"], "south");
+    let price = |key: &str, amount: &str| {
+        Call::new("PUT", "/v1/prices").tenant("globex").key(key).json(&json!({
+            "owner": "globex", "model": "h200", "tier": "standard",
+            "per_gpu_hour": {"amount": amount, "currency": "EUR"},
+        }))
+    };
+    world.call(price("p1", "1.5")).await.expect(200);
+    let second = world.call(price("p2", "1.25")).await.expect(200).json();
+    assert_eq!(second["version"], 2);
+    assert_eq!(second["per_gpu_hour"], json!({"amount": "1.250000", "currency": "EUR"}));
+    let prices = world.call(Call::get("/v1/prices?owner=globex").operator()).await.json();
+    assert_eq!(prices["items"], json!([second]));
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_that_join_without_gap_or_repeat() {
+    let world = World::new().await;
+    for number in 0..7 {
+        world.call(ask(&format!("k{number}"), 60 + number)).await.expect(201);
+    }
+    for list in [
+        "/v1/requests?",
+        "/v1/requests?state=all&",
+        "/v1/tenants?",
+        "/v1/quotas?",
+        "/v1/ledger/records?",
+    ] {
+        let all = world.call(Call::get(&format!("{list}limit=500")).operator()).await.expect(200);
+        let all = all.json()["items"].as_array().unwrap().clone();
+        let (mut joined, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let path = format!("{list}limit=2{cursor}");
+            let page = world.call(Call::get(&path).operator()).await.expect(200).json();
+            joined.extend(page["items"].as_array().unwrap().clone());
+            assert!(page["items"].as_array().unwrap().len() <= 2);
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            cursor = format!("&cursor={next}");
+        }
+        assert!(joined.len() >= 3, "{list}");
+        assert_eq!(joined[..all.len()], all, "{list}");
+    }
+}
