@@ -1,4 +1,20 @@
 //! The lease ledger: journal, proofs, accounts, verifier.
+//!
+//! * [`journal`]: the records in order, appended by the broker's state machine, sealed into
+//!   archive segments, read by index, lease, request, tenant and time.
+//! * [`merkle`]: the RFC 6962 tree over them; proofs and their checks.
+//! * [`accounts`]: the double-entry books folded from their lines.
+//! * [`verify`]: reads every byte again and names the first record that is wrong.
+//!
+//! It knows no rule of lending (those are `sublet-core`'s), has no clock, no network and no async,
+//! and reads and writes only below the directory it is given:
+//!
+//! ```text
+//! DIR/lock                    held while the journal is open
+//! DIR/archive/NNNNNNNNNN.seg  sealed segments: the truth about sealed records
+//! DIR/sled/                   the unsealed tail and the index; can be made anew
+//! DIR/sled.damaged/           the last store that had to be made anew
+//! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests"))]
 
 pub mod accounts;
