@@ -1,8 +1,8 @@
 //! What an agent must not forget: the newest tokens it has seen, how often it has started, and use
 //! that the broker has not settled yet (rules LF2, LF3, LB3).
 //!
-//! The caller stores before it acts on what it stored. A store that cannot be read is an error, never a
-//! fresh start: forgotten tokens would let an old grant in.
+//! The caller stores before it acts on what it stored. A store that cannot be read is an error,
+//! never a fresh start: forgotten tokens would let an old grant in.
 
 mod file;
 mod memory;
@@ -84,7 +84,8 @@ pub struct DurableState {
 }
 
 impl DurableState {
-    /// Raises the newest tokens of a slice and its device to `token`. Says whether that changed them.
+    /// Raises the newest tokens of a slice and its device to `token`. Says whether that changed
+    /// them.
     pub fn raise(&mut self, slice: SliceId, token: Token) -> bool {
         let on_slice = self.slice_tokens.entry(slice).or_insert(Token::NONE);
         let on_device = self.device_tokens.entry(slice.device).or_insert(Token::NONE);
@@ -124,8 +125,8 @@ impl DurableState {
 
 /// Keeps an agent's state.
 pub trait Durable: Send {
-    /// Begins a start of the agent: reads the state, counts the start, and has stored that before it
-    /// returns (LF3). Called once.
+    /// Begins a start of the agent: reads the state, counts the start, and has stored that before
+    /// it returns (LF3). Called once.
     ///
     /// # Errors
     /// When the state cannot be read or stored.

@@ -1,9 +1,9 @@
 //! When a device counts as idle: judged from samples, with hysteresis. No clock, no I/O.
 //!
-//! Idle is slow to be believed and quick to be doubted: every sample of the last ten minutes must be
-//! quiet, and one that is not ends it at once. What is unknown is never quiet. Memory that is held at
-//! 0 % use is *held*, not idle: real pods are exactly 0 % busy in 67 % of samples and yet hold
-//! 24 GiB.
+//! Idle is slow to be believed and quick to be doubted: every sample of the last ten minutes must
+//! be quiet, and one that is not ends it at once. What is unknown is never quiet. Memory that is
+//! held at 0 % use is *held*, not idle: real pods are exactly 0 % busy in 67 % of samples and yet
+//! hold 24 GiB.
 
 use sublet_protocol::units::{MiB, Millis};
 
@@ -64,8 +64,8 @@ pub enum Look {
     Unknown(Missing),
 }
 
-/// Judges one sample. A reading that shows use settles it, even where another is missing; a device is
-/// quiet only if all are there.
+/// Judges one sample. A reading that shows use settles it, even where another is missing; a device
+/// is quiet only if all are there.
 #[must_use]
 pub fn look(rule: &IdleRule, sample: &Sample) -> Look {
     if matches!(sample.health, Health::Unhealthy | Health::Degraded) {
@@ -141,7 +141,8 @@ impl IdleDetector {
         self.on_look(now, look(&self.rule, sample))
     }
 
-    /// Takes a look of `now` that was judged elsewhere (a device whose only user is our guest is quiet).
+    /// Takes a look of `now` that was judged elsewhere (a device whose only user is our guest is
+    /// quiet).
     pub fn on_look(&mut self, now: Millis, look: Look) -> Verdict {
         let gap = self.last.map_or(Millis::ZERO, |last| now.saturating_sub(last));
         self.last = Some(now);

@@ -1,3 +1,5 @@
+//! Each reading at its boundary, every combination of unknown ones, and hysteresis.
+
 use sublet_protocol::ids::{DeviceId, GpuModel};
 
 use super::*;

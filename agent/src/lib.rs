@@ -1,7 +1,7 @@
 //! The agent on each node: what is idle, and the only gate to it.
 //!
-//! Everything that decides is sans-I/O with time passed in. No module but the process driver and the
-//! guard starts a process.
+//! Everything that decides is sans-I/O with time passed in. No module but the process driver and
+//! the guard starts a process.
 #![cfg_attr(
     test,
     allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests may stop on a surprise")

@@ -1,7 +1,8 @@
-//! From samples to observations: the idle detector of each device, and the eye on devices that are lent.
+//! From samples to observations: the idle detector of each device, and the eye on devices that are
+//! lent.
 //!
-//! On a device that is lent, our guest's own use is no sign of its owner; a process that is not ours,
-//! or the owner's scheduler, is. No clock, no I/O.
+//! On a device that is lent, our guest's own use is no sign of its owner; a process that is not
+//! ours, or the owner's scheduler, is. No clock, no I/O.
 
 use std::collections::BTreeMap;
 
@@ -72,8 +73,8 @@ fn lost(now: Millis, device: DeviceId, detector: &mut IdleDetector) -> Observati
     Observation::DeviceLost(device)
 }
 
-/// A device that is lent counts as quiet as long as nobody but our guest uses it. One whose processes
-/// cannot be read hides its owner, so it is as good as lost (LA4).
+/// A device that is lent counts as quiet as long as nobody but our guest uses it. One whose
+/// processes cannot be read hides its owner, so it is as good as lost (LA4).
 fn see_lent(
     now: Millis,
     sample: &Sample,

@@ -30,9 +30,9 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// The default: declared values as they are (on ThetaGPU 29 % of jobs and 57 % of GPU-hours exceed
-    /// 90 % of the declared time, and no history is known here that would prove slack in memory), with
-    /// the field's +15 % memory and +20 % duration held down to what was declared.
+    /// The default: declared values as they are (on ThetaGPU 29 % of jobs and 57 % of GPU-hours
+    /// exceed 90 % of the declared time, and no history is known here that would prove slack in
+    /// memory), with the field's +15 % memory and +20 % duration held down to what was declared.
     pub const CALIBRATED: Self = Self {
         memory_part: Permille::new(1_000),
         duration_part: Permille::new(1_000),
@@ -41,8 +41,8 @@ impl Buffers {
         cap: Cap::AtDeclared,
     };
 
-    /// The field's rule of thumb taken literally, a switch of the policy: 90 % of what was declared,
-    /// +15 % memory, +20 % duration, held down to what was declared.
+    /// The field's rule of thumb taken literally, a switch of the policy: 90 % of what was
+    /// declared, +15 % memory, +20 % duration, held down to what was declared.
     pub const PLAIN: Self = Self {
         memory_part: Permille::new(900),
         duration_part: Permille::new(900),

@@ -1,9 +1,9 @@
 //! The lowest layer: the declared values with the policy's buffers. It always has an answer.
 //!
-//! Exactly: `q50 = ⌈declared × part⌉`, `bound = ⌈q50 × stretch⌉`, held down to the declared value where
-//! the cap says so; a bound is never below its q50. `q10` is 0 and the confidence 0 ‰, for nothing is
-//! known about how early such jobs end: `[0, bound]` is the one interval that can be stood by. The
-//! number of GPUs is the declared one.
+//! Exactly: `q50 = ⌈declared × part⌉`, `bound = ⌈q50 × stretch⌉`, held down to the declared value
+//! where the cap says so; a bound is never below its q50. `q10` is 0 and the confidence 0 ‰, for
+//! nothing is known about how early such jobs end: `[0, bound]` is the one interval that can be
+//! stood by. The number of GPUs is the declared one.
 
 use sublet_protocol::requests::PredictionLayer;
 use sublet_protocol::units::{MiB, Permille, Seconds};

@@ -1,3 +1,5 @@
+//! Exact integer arithmetic at its boundaries.
+
 use sublet_protocol::requests::{COUNT_MAX, DURATION_MAX, MEMORY_MAX};
 use sublet_protocol::units::{GpuMilli, Millis};
 

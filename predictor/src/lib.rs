@@ -1,9 +1,10 @@
 //! What a job really needs: a declared request in, integers with their provenance out.
 //!
-//! Pure: no clock, no I/O, no floats. It runs in the agent and in the CLI, inside the tenant's cluster,
-//! never in the broker; what it says is advice, for holds and limits use the declared values. One
-//! layer answers so far: the declared values with the policy's buffers ([`declared`]). The layers above
-//! it (history, trained models) answer the same [`Question`] with the same [`Answer`].
+//! Pure: no clock, no I/O, no floats. It runs in the agent and in the CLI, inside the tenant's
+//! cluster, never in the broker; what it says is advice, for holds and limits use the declared
+//! values. One layer answers so far: the declared values with the policy's buffers ([`declared`]).
+//! The layers above it (history, trained models) answer the same [`Question`] with the same
+//! [`Answer`].
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

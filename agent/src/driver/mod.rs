@@ -1,8 +1,8 @@
 //! Drivers start, signal and end guests. They obey; the session decides.
 //!
 //! Every call returns at once; what happened comes out of [`Driver::poll`]. A guest is dead by its
-//! deadline whatever else happens (LA5), and a driver says that a guest is gone only when nothing of
-//! it is left.
+//! deadline whatever else happens (LA5), and a driver says that a guest is gone only when nothing
+//! of it is left.
 
 pub mod process;
 pub mod routed;

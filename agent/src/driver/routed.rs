@@ -1,6 +1,7 @@
 //! Both drivers on one node: guests with a workload really run, the others are simulated.
 //!
-//! For a simulated node that serves a person, too: `sublet lease run -- echo hi` against `sublet dev`.
+//! For a simulated node that serves a person, too: `sublet lease run -- echo hi` against `sublet
+//! dev`.
 
 use std::sync::Arc;
 

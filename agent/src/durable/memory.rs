@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Durable, DurableState, Error};
 
-/// Keeps the state in memory. Clones share it, so a "restarted" agent finds what the first one stored.
+/// Keeps the state in memory. Clones share it, so a "restarted" agent finds what the first one
+/// stored.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryStore(Arc<Mutex<DurableState>>);
 

@@ -1,3 +1,5 @@
+//! What must survive, what must be refused.
+
 use std::fs;
 
 use sublet_protocol::capacity::Part;

@@ -1,15 +1,17 @@
-//! The dead-man's switch (rule LA5): one small process per guest that outlives nothing and trusts nobody.
+//! The dead-man's switch (rule LA5): one small process per guest that outlives nothing and trusts
+//! nobody.
 //!
-//! The guard is the agent's own binary, started again with `__guard` as first argument. It reads what
-//! to run, then deadlines and signals, from its standard input (one end of a socket pair, so it can
-//! also answer), starts the guest in a process group of its own, and kills the guest *and everything
-//! that came from it* at the deadline, or when the other end closes because the agent is gone. Descendants that
-//! leave the group or fork twice stay its children, for the guard is their subreaper
-//! (`PR_SET_CHILD_SUBREAPER`). It needs no other process alive, and counts on `CLOCK_BOOTTIME`,
-//! which goes on in suspend (rule LR5).
+//! The guard is the agent's own binary, started again with `__guard` as first argument. It reads
+//! what to run, then deadlines and signals, from its standard input (one end of a socket pair, so
+//! it can also answer), starts the guest in a process group of its own, and kills the guest *and
+//! everything that came from it* at the deadline, or when the other end closes because the agent is
+//! gone. Descendants that leave the group or fork twice stay its children, for the guard is their
+//! subreaper (`PR_SET_CHILD_SUBREAPER`). It needs no other process alive, and counts on
+//! `CLOCK_BOOTTIME`, which goes on in suspend (rule LR5).
 //!
-//! It does not decide anything: the session moves the deadline, the guard obeys the last one. A guard
-//! that is itself killed leaves its guest to the driver, which kills what carries the lease's mark.
+//! It does not decide anything: the session moves the deadline, the guard obeys the last one. A
+//! guard that is itself killed leaves its guest to the driver, which kills what carries the lease's
+//! mark.
 
 mod boottime;
 mod processes;

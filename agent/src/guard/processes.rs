@@ -50,11 +50,12 @@ pub(crate) fn kill_marked(mark: &str) -> usize {
     found.len()
 }
 
-/// Whether `process` is `ancestor` or was started by it or a descendant, as far as parents are known.
+/// Whether `process` is `ancestor` or was started by it or a descendant, as far as parents are
+/// known.
 pub(crate) fn descends_from(process: i32, ancestor: i32) -> bool {
     let mut at = Some(process);
-    // A chain of parents ends at 1; a process that changes while it is read cannot make a loop longer
-    // than this.
+    // A chain of parents ends at 1; a process that changes while it is read cannot make a loop
+    // longer than this.
     for _ in 0..ANCESTORS_MAX {
         match at {
             Some(one) if one == ancestor => return true,

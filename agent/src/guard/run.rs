@@ -79,7 +79,8 @@ fn launch(orders: &mut BufReader<File>) -> Option<Launch> {
     serde_json::from_str(&line).ok()
 }
 
-/// Standard input, unbuffered and in both directions (a plain pipe cannot be answered; orders work).
+/// Standard input, unbuffered and in both directions (a plain pipe cannot be answered; orders
+/// work).
 fn link() -> io::Result<(File, File)> {
     let fd: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     let link = File::from(fd);

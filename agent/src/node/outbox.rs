@@ -1,5 +1,5 @@
-//! Messages that wait to be sent, in order. A newer word on the same thing replaces an older one, so the
-//! queue stays bounded however long the broker is away.
+//! Messages that wait to be sent, in order. A newer word on the same thing replaces an older one,
+//! so the queue stays bounded however long the broker is away.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Sending: one message after another, each repeated under its number until it is answered. Renewals
-//! and inventories do not wait in that line and are not repeated: the next one says more.
+//! Sending: one message after another, each repeated under its number until it is answered.
+//! Renewals and inventories do not wait in that line and are not repeated: the next one says more.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! What the agent sees of its node's devices.
 //!
-//! A [`Probe`] only reads. What it cannot read it reports as unknown (`None`), never as zero: whether
-//! unknown may be lent is judged in [`crate::idle`], and the answer there is no. Devices are known by
-//! UUID, never by index.
+//! A [`Probe`] only reads. What it cannot read it reports as unknown (`None`), never as zero:
+//! whether unknown may be lent is judged in [`crate::idle`], and the answer there is no. Devices
+//! are known by UUID, never by index.
 
 pub mod sim;
 
@@ -98,7 +98,7 @@ pub trait Probe: Send {
     /// When no device can be read at all.
     fn sample(&mut self, now: Millis) -> Result<Vec<Sample>, Error>;
 
-    /// When the probe knows that something will have changed after `now`, if it can know: a simulated
-    /// node's next step. The caller looks then, besides its usual period.
+    /// When the probe knows that something will have changed after `now`, if it can know: a
+    /// simulated node's next step. The caller looks then, besides its usual period.
     fn next_change(&mut self, now: Millis) -> Option<Millis>;
 }

@@ -1,7 +1,7 @@
 //! A simulated node: devices whose owners use them by a schedule, or by a seeded pattern.
 //!
-//! It knows nothing of guests: what a guest does on a simulated device is not its owner's use and does
-//! not show. The owner's processes have numbers above any real one ([`OWNER_PROCESS_FIRST`]).
+//! It knows nothing of guests: what a guest does on a simulated device is not its owner's use and
+//! does not show. The owner's processes have numbers above any real one ([`OWNER_PROCESS_FIRST`]).
 
 use sublet_protocol::ids::{DeviceId, GpuModel};
 use sublet_protocol::units::{MiB, Millis};
@@ -61,8 +61,8 @@ pub enum FaultKind {
     Blind,
 }
 
-/// Owners that come and go at random: idle and busy spells alternate on each device, each of a length
-/// drawn evenly from its range. The same seed gives the same spells.
+/// Owners that come and go at random: idle and busy spells alternate on each device, each of a
+/// length drawn evenly from its range. The same seed gives the same spells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
     /// Seed; each device draws from a sequence of its own.
@@ -229,7 +229,8 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// Evenly from `low..=high` (from `low` alone if the range is empty); the modulo's bias is below 2⁻³⁰ here.
+    /// Evenly from `low..=high` (from `low` alone if the range is empty); the modulo's bias is
+    /// below 2⁻³⁰ here.
     fn between(&mut self, (low, high): (Millis, Millis)) -> u64 {
         let width = high.get().saturating_sub(low.get()).saturating_add(1);
         low.get().saturating_add(self.next() % width.max(1))

@@ -1,3 +1,5 @@
+//! Schedules, patterns and faults of simulated nodes.
+
 use super::*;
 
 fn device(number: u128) -> Device {

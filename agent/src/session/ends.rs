@@ -40,8 +40,8 @@ impl Session {
         })));
     }
 
-    /// The broker's books are closed: the use need not be kept (LB3), and a guest that is still there
-    /// has no lease.
+    /// The broker's books are closed: the use need not be kept (LB3), and a guest that is still
+    /// there has no lease.
     pub(super) fn on_ended(&mut self, now: Millis, key: GuestKey, out: &mut Vec<Effect>) {
         if let Some(held) = self.held_as(key) {
             let grace = held.grace();
@@ -55,7 +55,8 @@ impl Session {
         self.offer_if_idle(now, key.slice, out);
     }
 
-    /// Takes what was seen of a device. The owner always wins (LA1), foreign use and faults, too (LA4).
+    /// Takes what was seen of a device. The owner always wins (LA1), foreign use and faults, too
+    /// (LA4).
     pub(super) fn observe(&mut self, now: Millis, seen: Observation, out: &mut Vec<Effect>) {
         let (device, reason, cause) = match seen {
             Observation::Idle(device) => {
@@ -82,8 +83,8 @@ impl Session {
         self.rescind_device(device, reason, out);
     }
 
-    /// No permission is asked; it is reported after. A guest that has members on other devices of this
-    /// node goes whole.
+    /// No permission is asked; it is reported after. A guest that has members on other devices of
+    /// this node goes whole.
     fn take_back(
         &mut self,
         now: Millis,
@@ -204,8 +205,8 @@ impl Session {
         }
     }
 
-    /// Nothing of the member is left: its use is kept durably, then told (LB3); the slice is offered
-    /// again.
+    /// Nothing of the member is left: its use is kept durably, then told (LB3); the slice is
+    /// offered again.
     pub(super) fn finish(
         &mut self,
         now: Millis,
@@ -265,8 +266,8 @@ impl Session {
         }
     }
 
-    /// What an earlier start held was ended by the restart (LA3); what it ran was kept with its last
-    /// renewal.
+    /// What an earlier start held was ended by the restart (LA3); what it ran was kept with its
+    /// last renewal.
     pub(super) fn settle_earlier_start(&mut self, out: &mut Vec<Effect>) {
         if self.durable.usage.is_empty() {
             return;

@@ -80,8 +80,8 @@ impl Held {
         self.terms.grace.as_millis()
     }
 
-    /// The first moment at which a guest of a lease that lives until `live_until` must be told to end
-    /// (LA2), and from which none may start (LG3).
+    /// The first moment at which a guest of a lease that lives until `live_until` must be told to
+    /// end (LA2), and from which none may start (LG3).
     pub(super) const fn last_start(&self, live_until: Millis) -> Millis {
         live_until.saturating_sub(self.grace())
     }

@@ -1,12 +1,12 @@
 //! The agent's side of the lease protocol, without I/O: what comes in is a message, a tick, an
-//! observation or a driver's report with the time it came; what goes out are effects, to be carried out
-//! in their order.
+//! observation or a driver's report with the time it came; what goes out are effects, to be carried
+//! out in their order.
 //!
-//! The rules are those of the lease protocol (LF fencing, LG grant, LR renewal, LE end, LA autonomy,
-//! LB money); each function names the ones it keeps. Times are of the agent's own clock, which goes on
-//! in suspend. The session decides when a guest starts and must end; that it really ends is the
-//! driver's and the guard's part. It knows the broker's word only from messages, and needs none to stop
-//! a guest.
+//! The rules are those of the lease protocol (LF fencing, LG grant, LR renewal, LE end, LA
+//! autonomy, LB money); each function names the ones it keeps. Times are of the agent's own clock,
+//! which goes on in suspend. The session decides when a guest starts and must end; that it really
+//! ends is the driver's and the guard's part. It knows the broker's word only from messages, and
+//! needs none to stop a guest.
 
 mod ends;
 mod grants;
@@ -69,7 +69,8 @@ pub enum Observation {
     DeviceLost(DeviceId),
 }
 
-/// What the session wants done. Effects are carried out in order, each after the one before is done.
+/// What the session wants done. Effects are carried out in order, each after the one before is
+/// done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Keep this state; it must survive a crash before any later effect is carried out.
@@ -122,7 +123,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Begins a session: `durable` is this start's state, and the driver has cleared the node (LA3).
+    /// Begins a session: `durable` is this start's state, and the driver has cleared the node
+    /// (LA3).
     ///
     /// Use that an earlier start did not settle is told again after the first message.
     #[must_use]

@@ -42,8 +42,8 @@ impl Session {
         out.push(Effect::Send(Up::Renew { nonce: now, held: self.held_words(now) }));
     }
 
-    /// LR1: life is counted from when the renewal was sent. A bought end only ever comes nearer: the
-    /// answer that was underway for the shortest time is the most exact.
+    /// LR1: life is counted from when the renewal was sent. A bought end only ever comes nearer:
+    /// the answer that was underway for the shortest time is the most exact.
     pub(super) fn on_renewed(
         &mut self,
         now: Millis,

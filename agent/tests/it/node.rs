@@ -1,4 +1,5 @@
-//! Whole nodes over the in-process link, against a broker of a few lines that grants whatever is offered.
+//! Whole nodes over the in-process link, against a broker of a few lines that grants whatever is
+//! offered.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -43,7 +44,8 @@ const GRACE: u64 = 30_000;
 struct Manners {
     /// Grants on offers, at most so many.
     grants: u64,
-    /// How long a renewal lasts, in ms; long, where a machine that stands still must not end a lease.
+    /// How long a renewal lasts, in ms; long, where a machine that stands still must not end a
+    /// lease.
     ttl: u64,
     /// Answers renewals.
     renews: bool,

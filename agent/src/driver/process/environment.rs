@@ -1,4 +1,5 @@
-//! A guest's environment: empty but for a short list, what the lease says and what the workload adds.
+//! A guest's environment: empty but for a short list, what the lease says and what the workload
+//! adds.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -16,7 +17,8 @@ const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 pub(super) const FOLDER: &str = "SUBLET_SCRATCH";
 const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The whole environment of a guest, without a name twice. `left` is real time until the bought end.
+/// The whole environment of a guest, without a name twice. `left` is real time until the bought
+/// end.
 ///
 /// `SUBLET_LEASE` is the lease's id, `SUBLET_DEADLINE` its bought end in Unix seconds.
 pub(super) fn of(

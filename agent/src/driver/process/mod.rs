@@ -1,9 +1,9 @@
 //! Guests as real processes: each a child of its own guard, with a clean environment and a private
 //! folder that is erased when it ends.
 //!
-//! For tenants of the lender's own organisation. It isolates nothing but the environment, the folder
-//! and the devices a well-behaved CUDA program sees; users, namespaces and cgroups belong to the
-//! `container` driver. A member without a workload gets no process: its tenant attaches.
+//! For tenants of the lender's own organisation. It isolates nothing but the environment, the
+//! folder and the devices a well-behaved CUDA program sees; users, namespaces and cgroups belong to
+//! the `container` driver. A member without a workload gets no process: its tenant attaches.
 
 mod environment;
 mod folder;
@@ -34,7 +34,8 @@ const SIGTERM: i32 = 15;
 pub struct Config {
     /// A binary that calls [`guard::run_if_asked`](crate::guard::run_if_asked) first.
     pub guard_program: PathBuf,
-    /// Where guests' folders are made. Nothing else may be in it: what is found at the start is erased.
+    /// Where guests' folders are made. Nothing else may be in it: what is found at the start is
+    /// erased.
     pub scratch: PathBuf,
     /// Milliseconds of the agent's clock in a real one: 1, but for demonstrations.
     pub speed: NonZeroU32,

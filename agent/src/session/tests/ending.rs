@@ -1,3 +1,5 @@
+//! How guests end: told, by themselves, by time, by the owner, by a restart.
+
 use super::*;
 
 type Seen = fn(DeviceId) -> Observation;

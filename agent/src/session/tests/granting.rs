@@ -1,3 +1,5 @@
+//! From a grant to a start: every refusal with its neighbour, repetitions, workloads.
+
 use sha2::{Digest, Sha256};
 
 use super::*;

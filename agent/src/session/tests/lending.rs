@@ -1,3 +1,5 @@
+//! Offers, inventories and renewals.
+
 use super::*;
 
 type Seen = fn(DeviceId) -> Observation;

@@ -1,10 +1,12 @@
-//! A random walk over everything that can happen, against the rules that must hold whatever happens.
+//! A random walk over everything that can happen, against the rules that must hold whatever
+//! happens.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// What the outside of the session sees: which guests have a process, and until when at the longest.
+/// What the outside of the session sees: which guests have a process, and until when at the
+/// longest.
 #[derive(Default)]
 struct Outside {
     guests: BTreeMap<GuestKey, Millis>,
@@ -72,7 +74,8 @@ impl Dice {
     }
 }
 
-/// One message, observation or report, of the kinds that the world may come up with, wrong ones too.
+/// One message, observation or report, of the kinds that the world may come up with, wrong ones
+/// too.
 fn step(bench: &mut Bench, outside: &mut Outside, dice: &mut Dice, issued: &mut u64) {
     let device = u128::from(dice.below(2) + 1);
     let id = DeviceId::new(device);
