@@ -95,8 +95,8 @@ impl Journal {
     /// that are on the disk when this returns. Sealing again up to the end of a segment changes
     /// nothing, so replaying the log is safe.
     ///
-    /// Whoever calls it passes the last record of the raft entry that held `SealTail`, on every
-    /// replica: then nothing of a snapshot taken behind that entry is missing from the archive.
+    /// Whoever calls it passes the record before `TailSealed`, on every replica: that event opens
+    /// the next segment, and a snapshot taken behind it carries the records after the seal.
     ///
     /// # Errors
     /// [`Error::SealDiverged`] when an earlier segment ends elsewhere; [`Error::Refused`] when
