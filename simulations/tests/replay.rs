@@ -1,6 +1,7 @@
 //! The replay through the real rules against the oracle.
 #![allow(clippy::unwrap_used, clippy::as_conversions, clippy::print_stderr, reason = "tests")]
 
+use sublet_protocol::requests::DURATION_MAX;
 use sublet_protocol::units::Permille;
 use sublet_simulations::replay::{Options, Policy, Report, Window, Workload, replay};
 
@@ -29,7 +30,9 @@ fn agrees_with_the_oracle(workload: &Workload, policy: Policy, options: Options)
     let Some(oracle) = oracle(policy) else { return };
     let expected = reference::run(workload, oracle);
     let waits: Vec<_> = replayed.waits.iter().map(|wait| wait.map(|wait| wait.get())).collect();
-    assert_eq!(waits, expected.waits, "{policy}");
+    let other = waits.iter().zip(&expected.waits).position(|(ours, theirs)| ours != theirs);
+    let other = other.map(|job| (job, waits[job], expected.waits[job]));
+    assert_eq!(other, None, "{policy}: the first job that waits otherwise");
 }
 
 #[test]
@@ -99,8 +102,11 @@ fn the_public_trace_gives_the_designs_table() {
     let window = Window { days: if is_short { 3 } else { 38 }, ..Window::PHILLY };
     for (column, load) in [700, 850].into_iter().enumerate() {
         let workload = Workload::philly(&folder, window, Permille::new(load)).unwrap();
+        // The oracle knows no longest lease: two jobs of the trace run longer and ask twice.
+        let mut capped = workload.clone();
+        capped.jobs.iter_mut().for_each(|job| job.duration = job.duration.min(DURATION_MAX));
         for (policy, expected) in TABLE {
-            agrees_with_the_oracle(&workload, policy, Options::default());
+            agrees_with_the_oracle(&capped, policy, Options::default());
             if is_short {
                 continue;
             }
