@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use metrics_exporter_prometheus::PrometheusHandle;
 use sublet_protocol::money::Currency;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::error::ApiError;
-use super::limits::Limits;
-use crate::auth::Verifier;
+use super::limits::{Held, Limits};
+use crate::auth::{RateOwner, Verifier};
 use crate::cell::Cell;
 
 /// Most streams (watches, events, logs) that are open at once.
@@ -51,11 +52,15 @@ impl App {
         self.cell.read_stale(|state| state.policy().currency)
     }
 
-    /// Room for one more stream, held as long as it is open.
-    pub(crate) fn stream(&self) -> Result<StreamPermit, ApiError> {
+    /// Room for one more stream of this caller, held as long as it is open.
+    pub(crate) fn stream(&self, owner: RateOwner) -> Result<StreamPermit, ApiError> {
+        let held = self.limits.stream(owner).ok_or_else(|| {
+            let detail = "too many streams of this tenant are open";
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "STREAMS_EXHAUSTED", detail)
+        })?;
         let permit = Arc::clone(&self.streams).try_acquire_owned();
         let permit = permit.map_err(|_| ApiError::busy("too many streams are open"))?;
-        Ok(StreamPermit { _permit: permit, stopping: self.stopping.clone() })
+        Ok(StreamPermit { _held: held, _permit: permit, stopping: self.stopping.clone() })
     }
 
     /// Room for one more check of the whole ledger.
@@ -67,6 +72,7 @@ impl App {
 
 /// Held by an open stream.
 pub(crate) struct StreamPermit {
+    _held: Held,
     _permit: OwnedSemaphorePermit,
     stopping: watch::Receiver<bool>,
 }

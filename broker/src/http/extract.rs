@@ -19,7 +19,7 @@ use sublet_protocol::ids::{IdError, TenantId};
 use super::app::App;
 use super::error::ApiError;
 use super::json;
-use crate::auth::{Caller, Role, Scope, Unauthenticated};
+use crate::auth::{Caller, RateOwner, Role, Scope, Unauthenticated};
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -51,6 +51,7 @@ async fn caller(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> {
 /// A caller that may read: tenant, auditor or operator, with what it sees.
 pub(crate) struct Reader {
     pub(crate) scope: Scope,
+    pub(crate) owner: RateOwner,
 }
 
 impl FromRequestParts<App> for Reader {
@@ -58,7 +59,7 @@ impl FromRequestParts<App> for Reader {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let caller = caller(parts, app).await?;
         let scope = caller.scope().ok_or_else(ApiError::forbidden)?;
-        Ok(Reader { scope })
+        Ok(Reader { scope, owner: caller.rate_owner() })
     }
 }
 

@@ -60,8 +60,12 @@ struct Records {
 
 /// A stream of the records from index `from` on. A caller that has seen more records than there are
 /// (the cell was restored from a backup) is told by an event `resync` to read everything again.
-pub(crate) fn records(app: App, shown: Shown, from: u64) -> Result<Response, ApiError> {
-    let permit = app.stream()?;
+pub(crate) fn records(
+    app: App,
+    permit: StreamPermit,
+    shown: Shown,
+    from: u64,
+) -> Result<Response, ApiError> {
     let size = app.cell.head()?.size;
     let (before, next) = match &shown {
         Shown::Visible(_) => (Vec::new(), from.min(size)),
@@ -165,11 +169,10 @@ struct Output {
 /// The output of a lease as lines of JSON. Without a reader (its output is forgotten) only the end.
 pub(crate) fn output(
     app: App,
-    lease: LeaseId,
-    reader: Option<Reader>,
+    permit: StreamPermit,
+    (lease, reader): (LeaseId, Option<Reader>),
     follow: Follow,
 ) -> Result<Response, ApiError> {
-    let permit = app.stream()?;
     let output = Output { app, lease, permit, reader, follow, is_over: false };
     let lines = stream::unfold(output, |mut output| async move {
         let line = output.next().await?;

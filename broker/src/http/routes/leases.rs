@@ -199,7 +199,7 @@ pub(crate) async fn workload(
 )]
 pub(crate) async fn logs(
     State(app): State<App>,
-    Tenant { tenant, .. }: Tenant,
+    Tenant { tenant, caller }: Tenant,
     Id(id): Id<LeaseId>,
     mut params: Params,
 ) -> Result<Response, ApiError> {
@@ -215,7 +215,8 @@ pub(crate) async fn logs(
     if reader.is_none() && !is_over {
         return Err(ApiError::busy("too many leases print at once: try again later"));
     }
-    streams::output(app, id, reader, follow)
+    let permit = app.stream(caller.rate_owner())?;
+    streams::output(app, permit, (id, reader), follow)
 }
 
 /// The records of a lease as server-sent events, until it has ended.
@@ -239,5 +240,6 @@ pub(crate) async fn events(
     let from = streams::start(&headers, &mut params)?.unwrap_or(0);
     params.end()?;
     find(&app, reader.scope, id).await?;
-    streams::records(app, Shown::Lease(id), from)
+    let permit = app.stream(reader.owner)?;
+    streams::records(app, permit, Shown::Lease(id), from)
 }

@@ -94,7 +94,8 @@ pub(crate) async fn show(
 /// Sets how much of a GPU model a tenant may hold at once.
 #[utoipa::path(
     put, path = "/v1/tenants/{tenant}/quotas/{model}", tag = "tenants", security(("token" = [])),
-    params(("tenant" = String, Path), ("model" = String, Path), ("Idempotency-Key" = String, Header)),
+    params(("tenant" = String, Path), ("model" = String, Path),
+        ("Idempotency-Key" = String, Header)),
     request_body = QuotaSet,
     responses((status = OK, body = QuotaView), (status = "4XX", body = Problem,
         content_type = "application/problem+json")),

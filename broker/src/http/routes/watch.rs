@@ -16,7 +16,7 @@ use crate::http::visibility::Visibility;
 #[utoipa::path(
     get, path = "/v1/watch", tag = "ledger", security(("token" = [])),
     params(
-        ("from" = Option<u64>, Query, description = "records from this index on; default: new ones"),
+        ("from" = Option<u64>, Query, description = "from this index on; default: new ones"),
         ("Last-Event-ID" = Option<u64>, Header, description = "records behind this index"),
     ),
     responses((status = OK, body = RecordView, content_type = "text/event-stream"),
@@ -35,5 +35,6 @@ pub(crate) async fn watch(
         Some(from) => from,
         None => app.cell.head()?.size,
     };
-    streams::records(app, Shown::Visible(Visibility::new(reader.scope)), from)
+    let permit = app.stream(reader.owner)?;
+    streams::records(app, permit, Shown::Visible(Visibility::new(reader.scope)), from)
 }

@@ -104,7 +104,10 @@ async fn a_bad_tenant_cluster_quota_or_price_is_refused_and_changes_nothing() {
         json!({"owner": "acme", "model": "a100", "tier": "standard",
         "per_gpu_hour": {"amount": amount, "currency": "EUR"}})
     };
-    let cluster = |owner: &str, devices: i64| json!({"id": "south", "owner": owner, "region": "eu", "devices_max": devices});
+    let cluster = |owner: &str, devices: i64| {
+        let id = "south";
+        json!({"id": id, "owner": owner, "region": "eu", "devices_max": devices})
+    };
     let rows: Vec<(&str, &str, Value, u16, &str, &str)> = vec![
         ("POST", "/v1/tenants", json!({"id": "Acme"}), 422, "BODY_INVALID", "/id"),
         ("POST", "/v1/tenants", json!({"id": ""}), 422, "BODY_INVALID", "/id"),

@@ -111,3 +111,21 @@ async fn logs_carry_what_the_guest_printed_and_then_its_end() {
         part.text()
     );
 }
+
+#[tokio::test]
+async fn one_tenant_cannot_take_all_streams() {
+    let world = World::new().await;
+    let watch = || Call::get("/v1/watch?from=0").tenant("initech");
+    let mut open = Vec::new();
+    for _ in 0..64 {
+        open.push(world.open(watch()).await);
+    }
+    let refused = world.call(watch()).await.expect(429);
+    assert_eq!(
+        (refused.code().as_str(), refused.header("retry-after")),
+        ("STREAMS_EXHAUSTED", "1")
+    );
+    drop(world.open(Call::get("/v1/watch?from=0").tenant("umbrella")).await);
+    open.pop();
+    drop(world.open(watch()).await);
+}
