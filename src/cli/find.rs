@@ -7,6 +7,8 @@ use crate::client::{Client, Query};
 use crate::failure::{Exit, Outcome};
 use crate::suggest;
 
+/// What is looked for, in messages.
+const KIND: &str = "lease or request";
 /// Most leases and most requests that a prefix is looked up among.
 const CANDIDATES_MAX: usize = 10_000;
 
@@ -42,7 +44,6 @@ pub(super) fn either(client: &Client, given: &str) -> Outcome<Found> {
     if let Some(found) = Found::parse(given) {
         return Ok(found);
     }
-    const KIND: &str = "lease or request";
     let mut ids = Vec::new();
     for state in [None, Some("all")] {
         ids = all_ids(client, state)?;
@@ -54,6 +55,21 @@ pub(super) fn either(client: &Client, given: &str) -> Outcome<Found> {
         }
     }
     Err(suggest::unknown(KIND, given, &ids))
+}
+
+/// What was `answered` about `found`; if there is no such thing, with its name and the nearest one.
+pub(super) fn or_unknown<T>(client: &Client, found: Found, answered: Outcome<T>) -> Outcome<T> {
+    match answered {
+        Err(failure) if failure.exit() == Exit::NotFound => {
+            let ids = all_ids(client, Some("all"))?;
+            let kind = match found {
+                Found::Lease(_) => "lease",
+                Found::Request(_) => "request",
+            };
+            Err(suggest::unknown(kind, &found.to_string(), &ids))
+        }
+        answered => answered,
+    }
 }
 
 /// Ids of live leases and open requests, or (`all`) of all there ever were.

@@ -19,8 +19,8 @@ impl Why {
     /// Prints it.
     pub(super) fn run(self, context: &Context) -> Outcome<()> {
         let client = context.client()?;
-        let id = find::either(&client, &self.id)?.to_string();
-        let why = client.why(&id)?;
+        let found = find::either(&client, &self.id)?;
+        let why = find::or_unknown(&client, found, client.why(&found.to_string()))?;
         context.printer.item(&why, &fields(&why))
     }
 }

@@ -14,7 +14,6 @@ use sublet_agent::probe::sim::Device;
 use sublet_agent::session::{self, Lendable};
 use sublet_broker::Cell;
 use sublet_protocol::ids::HostHash;
-use sublet_protocol::offers::IdleFor;
 use sublet_protocol::transport::Address;
 use sublet_protocol::transport::in_process::Hub;
 use sublet_protocol::units::{Millis, Seconds};
@@ -22,7 +21,7 @@ use tokio::task::JoinSet;
 
 use super::folder::Folder;
 use super::load::PROJECT;
-use super::owners::{OwnedMachine, StoryClock, owner_seed};
+use super::owners::{self, OwnedMachine, StoryClock};
 use super::pace::Pace;
 use super::site::{Machine, Site, named};
 use crate::failure::{Exit, Failure, Outcome};
@@ -53,27 +52,25 @@ pub(super) fn start(
 ) -> Outcome<JoinSet<Result<(), sublet_agent::node::Error>>> {
     let clock: Arc<dyn Clock> = Arc::new(ScaledClock::new(fleet.pace.0));
     let mut agents = JoinSet::new();
+    let seeds = owners::seeds(fleet.seed.unwrap_or(0), sites);
     let machines =
         sites.iter().flat_map(|site| site.machines().into_iter().map(move |m| (site, m)));
-    for (number, (site, machine)) in (0_u32..).zip(machines) {
-        let seed = fleet.seed.map(|seed| owner_seed(seed, number));
-        let config = config(fleet.pace, site, &machine);
+    for ((site, machine), seed) in machines.zip(seeds) {
+        let seed = seed.filter(|_| fleet.seed.is_some());
+        let config = config(fleet.pace, site, &machine, seed);
         let parts = parts(fleet, site, &machine, seed, &clock)?;
         agents.spawn(run_node(config, parts));
     }
     Ok(agents)
 }
 
-fn config(pace: Pace, site: &Site, machine: &Machine) -> NodeConfig {
+fn config(pace: Pace, site: &Site, machine: &Machine, seed: Option<u64>) -> NodeConfig {
     let slices = machine.slices.iter();
     let slices = slices.map(|(slice, capacity)| Lendable { slice: *slice, capacity: *capacity });
-    // What the owners' schedule comes to: turns of 10 to 90 minutes.
-    let minutes = |minutes: u64| Seconds::new(minutes * 60);
-    let idle_for = IdleFor { p10: minutes(10), p50: minutes(30), p90: minutes(90) };
     let session = session::Config {
         slices: slices.collect(),
         offer_ttl: pace.policy().offer_ttl,
-        idle_for,
+        idle_for: owners::forecast(seed),
         recall_notice: Seconds::ZERO,
         inventory_every: pace.inventory_every(),
         workload_wait: pace.workload_wait(),

@@ -3,8 +3,11 @@
 
 use sublet_agent::probe::sim::{Device, OwnerUse, SimProbe};
 use sublet_agent::probe::{Error, Percent, Probe, Sample};
+use sublet_protocol::offers::IdleFor;
 use sublet_protocol::units::{MiB, Millis, Permille, Seconds};
 use sublet_simulations::generator::{OwnerProfile, OwnerState, Owners, Turn};
+
+use super::site::Site;
 
 /// How busy an owner keeps a GPU, and how much memory that takes.
 const UTILISATION: Percent = Percent::saturating(92);
@@ -82,28 +85,53 @@ impl Probe for OwnedMachine {
     }
 }
 
-/// How much of the time owners leave their machines idle, measured over `days` of the story.
-pub(super) fn idle_share(seed: u64, nodes: u32, days: u64) -> Permille {
-    let end = days.saturating_mul(86_400);
+/// The seed of each machine's owner, in the order of clusters and machines. The last machine of each
+/// cluster is a spare one: its owner never comes.
+pub(super) fn seeds(seed: u64, sites: &[Site]) -> Vec<Option<u64>> {
+    let machines = sites.iter().flat_map(|site| (1..=site.nodes).map(|one| one == site.nodes));
+    let of = |number| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number);
+    (0..).zip(machines).map(|(number, is_spare)| (!is_spare).then(|| of(number))).collect()
+}
+
+/// How many days of the story are looked at to know the owners.
+const DAYS: u64 = 7;
+
+/// The turns of one owner in the first [`DAYS`].
+fn turns(seed: u64) -> impl Iterator<Item = Turn> {
+    let turns = Owners::new(seed, OwnerProfile::demo(), 1);
+    turns.take_while(|turn| turn.at.get() < DAYS * 86_400)
+}
+
+/// How much of the time owners leave their machines idle.
+pub(super) fn idle_share(seeds: &[Option<u64>]) -> Permille {
     let (mut idle, mut all) = (0_u64, 0_u64);
-    for node in 0..nodes {
-        for turn in Owners::new(owner_seed(seed, node), OwnerProfile::demo(), 1) {
-            if turn.at.get() >= end {
-                break;
-            }
-            all = all.saturating_add(turn.lasts.get());
-            if turn.state == OwnerState::Idle {
-                idle = idle.saturating_add(turn.lasts.get());
-            }
+    for seed in seeds {
+        let Some(seed) = seed else {
+            (idle, all) = (idle + DAYS * 86_400, all + DAYS * 86_400);
+            continue;
+        };
+        for turn in turns(*seed) {
+            let lasts = turn.lasts.get();
+            all += lasts;
+            idle += if turn.state == OwnerState::Idle { lasts } else { 0 };
         }
     }
     let share = idle.saturating_mul(1_000) / all.max(1);
     Permille::new(u16::try_from(share).unwrap_or(1_000))
 }
 
-/// The seed of the owner of the machine with this number, over all clusters.
-pub(super) fn owner_seed(seed: u64, machine: u32) -> u64 {
-    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(machine))
+/// How long a machine stays idle: of its owner's idle turns one in ten is shorter, half are, nine in
+/// ten are. Without an owner, as long as any lease lasts.
+pub(super) fn forecast(seed: Option<u64>) -> IdleFor {
+    let Some(seed) = seed else {
+        let long = sublet_protocol::requests::DURATION_MAX;
+        return IdleFor { p10: long, p50: long, p90: long };
+    };
+    let idle = turns(seed).filter(|turn| turn.state == OwnerState::Idle);
+    let mut idle: Vec<Seconds> = idle.map(|turn| turn.lasts).collect();
+    idle.sort_unstable();
+    let at = |tenths: usize| idle.get(idle.len() * tenths / 10).copied().unwrap_or(Seconds::ZERO);
+    IdleFor { p10: at(1), p50: at(5), p90: at(9) }
 }
 
 #[cfg(test)]
@@ -142,6 +170,17 @@ mod tests {
         let mut later = OwnedMachine::new(devices(), Some(7), story(300 * minute));
         let again: Vec<bool> = (0..300).map(|at| is_busy(&mut later, at * minute)).collect();
         assert_eq!(again, seen[300..]);
+    }
+
+    #[test]
+    fn owners_are_known_by_how_long_they_stay_away() {
+        let seeds = seeds(1, &crate::dev::site::demo());
+        assert_eq!(seeds.iter().filter(|seed| seed.is_none()).count(), 3, "one spare a cluster");
+        let share = idle_share(&seeds).get();
+        assert!((400..950).contains(&share), "{share}");
+        let known = forecast(seeds[0]);
+        assert!(known.p10 >= Seconds::new(600) && known.p90 <= Seconds::new(5_400), "{known:?}");
+        assert!(known.p10 < known.p50 && known.p50 < known.p90, "{known:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use sublet_simulations::replay::{Job as TraceJob, Window, Workload};
 
 use super::Trace;
 use super::load::Jobs;
-use super::owners::idle_share;
+use super::owners::{idle_share, seeds};
 use super::site::{Site, named, sites, tenants};
 use crate::failure::{Exit, Failure, Outcome};
 
@@ -42,9 +42,8 @@ pub(super) fn map(trace: &Trace, seed: u64) -> Outcome<Mapped> {
     })?;
     let sites = sized(workload.gpus().min(GPUS_MAX));
     let gpus: u64 = sites.iter().map(|site| u64::from(site.gpus())).sum();
-    let machines = sites.iter().map(|site| site.nodes).sum();
     let days = u64::from(Window::PHILLY.days);
-    let idle = idle_share(seed, machines, days);
+    let idle = idle_share(&seeds(seed, &sites));
     let largest = sites.iter().map(Site::gpus).max().unwrap_or(0);
     let fitting = |job: &&TraceJob| job.gpus <= largest;
     let asked: u128 = workload.jobs.iter().filter(fitting).map(gpu_seconds).sum();

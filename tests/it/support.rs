@@ -69,10 +69,10 @@ impl Home {
     }
 }
 
-/// A command that has ended.
+/// A command that has ended; shown whole when a test fails.
 #[derive(Debug)]
 pub struct Done {
-    pub what: String,
+    _what: String,
     pub code: i32,
     pub out: String,
     pub err: String,
@@ -81,7 +81,7 @@ pub struct Done {
 impl Done {
     pub fn of(arguments: &[&str], output: &Output) -> Done {
         Done {
-            what: arguments.join(" "),
+            _what: arguments.join(" "),
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8_lossy(&output.stdout).into_owned(),
             err: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -123,10 +123,6 @@ impl Dev {
             let page = home.json(&["offers"]);
             (page["total"] == 48).then_some(())
         });
-    }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
     }
 
     /// Kills it as a power cut would.

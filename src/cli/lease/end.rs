@@ -19,10 +19,11 @@ pub(in crate::cli) struct End {
 impl End {
     /// Does it and prints what came of it.
     pub(super) fn run(self, context: &Context, client: &Client) -> Outcome<()> {
-        let lease = match find::either(client, &self.id)? {
+        let found = find::either(client, &self.id)?;
+        let lease = match found {
             Found::Lease(id) => id,
             Found::Request(id) => {
-                let request = client.request(id)?;
+                let request = find::or_unknown(client, found, client.request(id))?;
                 match (request.state, request.lease) {
                     (RequestState::Granted, Some(lease)) => lease,
                     _ => {
@@ -32,7 +33,7 @@ impl End {
                 }
             }
         };
-        let lease = client.release(lease)?;
+        let lease = find::or_unknown(client, found, client.release(lease))?;
         context.printer.item(&lease, &show::lease_fields(&lease))
     }
 }

@@ -22,13 +22,14 @@ pub(in crate::cli) struct Show {
 impl Show {
     /// Prints it.
     pub(super) fn run(self, context: &Context, client: &Client) -> Outcome<()> {
-        match find::either(client, &self.id)? {
+        let found = find::either(client, &self.id)?;
+        match found {
             Found::Lease(id) => {
-                let lease = client.lease(id)?;
+                let lease = find::or_unknown(client, found, client.lease(id))?;
                 context.printer.item(&lease, &lease_fields(&lease))
             }
             Found::Request(id) => {
-                let request = client.request(id)?;
+                let request = find::or_unknown(client, found, client.request(id))?;
                 context.printer.item(&request, &request_fields(&request))
             }
         }

@@ -20,8 +20,9 @@ use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::units::{Gpus, parse_gpus, parse_memory, parse_seconds};
 
-/// What is leased for at most if nothing is said: long enough to try something.
-const DURATION_DEFAULT: &str = "1h";
+/// What is leased for at most if nothing is said: long enough to try something, short enough for most
+/// idle times.
+const DURATION_DEFAULT: &str = "30m";
 
 /// What is wanted.
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ pub(super) struct Spec {
     /// Device memory on each, at least; 80GiB is 80 × 2³⁰ bytes, 80GB is 80 × 10⁹.
     #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_negative_numbers = true)]
     memory: Option<MiB>,
-    /// For how long at most, as 2h30m. This much is paid for at most [default: 1h].
+    /// For how long at most, as 2h30m. This much is paid for at most [default: 30m].
     #[arg(long, value_parser = parse_seconds, value_name = "SPAN", allow_negative_numbers = true)]
     duration: Option<Seconds>,
     /// Allowed GPU models; may be given several times. Default: any.

@@ -47,8 +47,9 @@ impl Wait {
     pub(super) fn run(self, context: &Context, client: &Client) -> Outcome<Exit> {
         let signals = Signals::listen()?;
         let deadline = self.timeout.map(|span| Instant::now() + Duration::from_secs(span.get()));
-        let id = match find::either(client, &self.id)? {
-            Found::Lease(id) => id,
+        let found = find::either(client, &self.id)?;
+        let id = match found {
+            Found::Lease(id) => find::or_unknown(client, found, client.lease(id))?.id,
             Found::Request(id) => match grant::wait(client, id, deadline, &signals)? {
                 Waited::Granted(lease) => lease.id,
                 Waited::OutOfTime(_) => return Err(out_of_time(&id.to_string())),
