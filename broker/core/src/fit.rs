@@ -78,7 +78,7 @@ const fn promised(idle: IdleFor, tier: Tier) -> Option<Seconds> {
 }
 
 /// How long the request will really run: predicted if it was asked, else as declared.
-fn needed(spec: &RequestSpec) -> Millis {
+pub(crate) fn needed(spec: &RequestSpec) -> Millis {
     let declared = spec.duration;
     let predicted = spec.prediction.map_or(declared, |prediction| prediction.duration_q50);
     predicted.min(declared).as_millis()

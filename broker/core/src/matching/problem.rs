@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use sublet_protocol::ids::{ClusterId, NodeId, RequestId, TenantId};
-use sublet_protocol::requests::{Placement, RequestSpec, Tier};
-use sublet_protocol::units::{GpuMilli, Timestamp};
+use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, Region, RequestId, TenantId};
+use sublet_protocol::money::MicroCredits;
+use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier};
+use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Timestamp};
 
 use crate::fit::Candidate;
 use crate::state::{Request, State, StateView};
@@ -106,42 +107,47 @@ pub(super) fn share(state: &State, tenant: TenantId, granted: GpuMilli) -> u64 {
     held.saturating_mul(1_000).checked_div(quota).unwrap_or(u64::MAX)
 }
 
-/// What makes two requests of one tenant alike to the matcher: if one finds no room, neither does
-/// the other.
+/// What makes two requests of one tenant alike to the matcher but for how long they run: if one
+/// finds no room, neither does another that needs as long or longer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     tenant: TenantId,
-    tier: Tier,
-    class: u8,
+    class: Class,
     placement: Placement,
     count: u32,
-    amounts: [u64; 4],
-    needed: u64,
-    max_price: Option<i64>,
-    models: Vec<sublet_protocol::ids::GpuModel>,
-    regions: Vec<sublet_protocol::ids::Region>,
+    amounts: (GpuMilli, MiB, CpuMilli, MiB),
+    max_price: Option<MicroCredits>,
+    models: Vec<GpuModel>,
+    regions: Vec<Region>,
 }
 
 impl Shape {
     pub(super) fn of(tenant: TenantId, spec: &RequestSpec) -> Shape {
-        use sublet_protocol::requests::Class;
-        let predicted = spec.prediction.map_or(spec.duration, |p| p.duration_q50);
         Shape {
             tenant,
-            tier: spec.class.tier(),
-            class: match spec.class {
-                Class::Latency => 0,
-                Class::Training => 1,
-                Class::Batch => 2,
-                Class::Experiment => 3,
-            },
+            class: spec.class,
             placement: spec.placement,
             count: spec.count,
-            amounts: [spec.gpu.get(), spec.memory.get(), spec.cpu.get(), spec.host_memory.get()],
-            needed: predicted.min(spec.duration).get(),
-            max_price: spec.max_price.map(sublet_protocol::money::MicroCredits::get),
+            amounts: (spec.gpu, spec.memory, spec.cpu, spec.host_memory),
+            max_price: spec.max_price,
             models: spec.models.clone(),
             regions: spec.regions.clone(),
         }
+    }
+}
+
+/// Requests for which a plan found no room: each shape with the shortest need that failed. Room only
+/// shrinks while a plan is made.
+#[derive(Debug, Default)]
+pub(super) struct Hopeless(BTreeMap<Shape, Millis>);
+
+impl Hopeless {
+    pub(super) fn has(&self, shape: &Shape, needed: Millis) -> bool {
+        self.0.get(shape).is_some_and(|shortest| needed >= *shortest)
+    }
+
+    pub(super) fn add(&mut self, shape: Shape, needed: Millis) {
+        let shortest = self.0.entry(shape).or_insert(needed);
+        *shortest = needed.min(*shortest);
     }
 }

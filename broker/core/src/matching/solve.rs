@@ -11,7 +11,7 @@ use sublet_protocol::requests::{Placement, Tier};
 use sublet_protocol::units::GpuMilli;
 
 use super::preempt;
-use super::problem::{NodeSlots, Problem, Shape, share};
+use super::problem::{Hopeless, NodeSlots, Problem, Shape, share};
 use crate::fit;
 use crate::state::{Request, RequestStage, State};
 
@@ -68,7 +68,7 @@ type Queue<'a> = (TenantId, &'a [(RequestId, &'a Request)]);
 struct Walk {
     groups: Vec<PlanGroup>,
     spent: Spent,
-    hopeless: BTreeSet<Shape>,
+    hopeless: Hopeless,
     tries: usize,
     preemptions: usize,
 }
@@ -111,7 +111,8 @@ impl Walk {
         // A request with a pledge sees slots that its likes do not.
         let is_pledged = matches!(request.stage, RequestStage::Pledged { .. });
         let shape = Shape::of(request.tenant, &request.spec);
-        if !is_pledged && self.hopeless.contains(&shape) {
+        let needed = fit::needed(&request.spec);
+        if !is_pledged && self.hopeless.has(&shape, needed) {
             return false;
         }
         self.tries += 1;
@@ -132,7 +133,7 @@ impl Walk {
             return true;
         }
         if !is_pledged {
-            self.hopeless.insert(shape);
+            self.hopeless.add(shape, needed);
         }
         false
     }

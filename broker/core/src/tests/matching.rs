@@ -156,3 +156,14 @@ fn what_if_says_what_a_submission_would_do_and_leaves_no_trace() {
     world.submit("acme", 1, spec(Class::Batch, 2));
     assert!(matches!(world.plan()[..], [GroupOutcome::Granted { .. }]));
 }
+
+#[test]
+fn a_shorter_request_is_tried_after_a_longer_one_of_its_kind_found_no_room() {
+    let mut world = World::with_nodes(1);
+    let long = RequestSpec { duration: Seconds::new(7_201), ..spec(Class::Batch, 1) };
+    world.submit("acme", 1, long.clone());
+    let short = world.submit("acme", 2, spec(Class::Batch, 1));
+    world.submit("acme", 3, long);
+    assert!(matches!(world.plan()[..], [GroupOutcome::Granted { .. }]));
+    assert!(!world.state.requests()[&short].is_waiting());
+}
