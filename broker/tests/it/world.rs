@@ -14,6 +14,7 @@ use sublet_protocol::ids::{
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
+use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, OnRecall, Placement, RequestSpec, Tier, WorkloadRef};
 use sublet_protocol::transport::Address;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
@@ -127,19 +128,28 @@ pub(crate) async fn must(cell: &Cell, actor: Actor, command: Command) -> u64 {
     }
 }
 
-/// Adds owner, borrower, cluster and prices.
+/// Adds owner, borrower, cluster and prices, as far as they are not there.
 pub(crate) async fn set_up(cell: &Cell) {
+    let add = async |cell: &Cell, actor, command: Command| match cell
+        .propose(actor, None, command.clone())
+        .await
+        .unwrap()
+    {
+        Outcome::Done { .. }
+        | Outcome::Refused { rejection: Rejection::TenantExists | Rejection::ClusterExists } => {}
+        other => panic!("{command:?}: {other:?}"),
+    };
     for name in ["owner", "acme"] {
         let id = tenant(name);
-        must(cell, operator(), Command::CreateTenant { tenant: id, parent: None }).await;
+        add(cell, operator(), Command::CreateTenant { tenant: id, parent: None }).await;
         let nominal = GpuMilli::new(64_000);
-        must(cell, operator(), Command::SetQuota { tenant: id, model: model(), nominal }).await;
+        add(cell, operator(), Command::SetQuota { tenant: id, model: model(), nominal }).await;
     }
     let (owner, region) = (tenant("owner"), Region::new("eu").unwrap());
     let create = Command::CreateCluster { cluster: cluster(), owner, region, devices_max: 64 };
-    must(cell, operator(), create).await;
+    add(cell, operator(), create).await;
     for tier in [Tier::Opportunistic, Tier::Standard, Tier::Reserved] {
         let set = Command::SetPrice { owner, model: model(), tier, per_gpu_hour: PRICE };
-        must(cell, operator(), set).await;
+        add(cell, operator(), set).await;
     }
 }
