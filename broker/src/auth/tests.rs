@@ -1,3 +1,5 @@
+//! Tokens that are accepted, and those that are not.
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::Signer;

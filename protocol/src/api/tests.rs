@@ -1,3 +1,5 @@
+//! The form of the bodies: ranges, money, instants, records.
+
 use proptest::prelude::*;
 use serde_json::{from_value, json, to_value};
 

@@ -1,3 +1,5 @@
+//! The whole API on a real cell: roles, bad input, keys, streams, sockets.
+
 mod bad_input;
 mod change;
 mod document;
