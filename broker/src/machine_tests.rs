@@ -1,3 +1,5 @@
+//! The machine must find every planted fault, and restore what it was.
+
 use super::*;
 use sublet_protocol::commands::{Actor, Command};
 use sublet_protocol::ids::{CommandId, KeyId, TenantId};
