@@ -22,7 +22,7 @@ impl Leader {
             Some(known) if known.host() != host => return refused(Rejection::HostConflict),
             Some(_) => {}
         }
-        self.heard.insert((cluster, node), now);
+        self.hear((cluster, node), now);
         match *body {
             Up::Hello | Up::Renew { .. } => Intake::Barrier,
             Up::Output { .. } => Intake::Output,

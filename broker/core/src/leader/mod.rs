@@ -20,6 +20,7 @@ use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{Millis, Seconds, Timestamp};
 
+use crate::matching::{Limits, Preemption};
 use crate::state::State;
 
 /// An unanswered message is sent again after this long.
@@ -30,6 +31,11 @@ const USAGE_INTERVAL: Seconds = Seconds::new(60);
 const SILENCE_INTERVAL: Seconds = Seconds::new(10);
 /// With work waiting, a plan is tried at least this often: protections and promises run out.
 const PLAN_INTERVAL: Seconds = Seconds::new(30);
+/// A new leader recalls nothing and counts nobody as silent until this share of the agents has
+/// reported, in thousandths …
+const WARM_SHARE: usize = 800;
+/// … or this long has passed.
+const WARM_UP: Seconds = Seconds::new(10 * 60);
 /// From this many agents on, silence of all of them at once is the broker's own fault.
 const ALL_SILENT_MIN: usize = 3;
 
@@ -45,7 +51,8 @@ pub enum Effect {
     },
     /// Propose a command as the leader.
     Propose(Command),
-    /// Run the matcher on the current state and propose its plan if it is not empty.
+    /// Run the matcher on the current state, within [`Leader::limits`], and propose its plan if it is
+    /// not empty.
     Plan,
 }
 
@@ -75,6 +82,9 @@ struct Told {
 pub struct Leader {
     term: u64,
     heard: BTreeMap<(ClusterId, NodeId), Timestamp>,
+    /// Agents that have not spoken in this term yet.
+    unheard: BTreeSet<(ClusterId, NodeId)>,
+    warm_at: Timestamp,
     nonces: BTreeMap<(LeaseId, SliceId), Millis>,
     told: BTreeMap<LeaseId, Told>,
     /// Leases to look at, by when; each lease stands here at most once.
@@ -94,6 +104,8 @@ impl Leader {
         let mut leader = Leader {
             term,
             heard: state.nodes().keys().map(|node| (*node, now)).collect(),
+            unheard: state.nodes().keys().copied().collect(),
+            warm_at: now.after(WARM_UP),
             nonces: BTreeMap::new(),
             told: BTreeMap::new(),
             attention: BTreeSet::new(),
@@ -140,12 +152,38 @@ impl Leader {
                 }
                 Event::LeaseEnded { lease, .. } => effects.extend(self.ended(*lease)),
                 Event::NodeRegistered { cluster, node, .. } => {
-                    self.heard.insert((*cluster, *node), now);
+                    self.hear((*cluster, *node), now);
                 }
                 _other => {}
             }
         }
         effects
+    }
+
+    /// What plans must keep off until the agents have reported to this leader.
+    #[must_use]
+    pub fn limits(&self, state: &State, now: Timestamp) -> Limits {
+        let preemption = match self.is_warm(state, now) {
+            true => Preemption::Allowed,
+            false => Preemption::Suspended,
+        };
+        Limits { unheard: self.unheard.clone(), preemption }
+    }
+
+    /// Whether enough agents have reported, or enough time has passed, to judge who is silent.
+    fn is_warm(&self, state: &State, now: Timestamp) -> bool {
+        let awake = state.nodes().iter().filter(|(_, node)| !node.is_silent());
+        let (count, unheard) = awake.fold((0_usize, 0_usize), |(count, unheard), (id, _)| {
+            (count + 1, unheard + usize::from(self.unheard.contains(id)))
+        });
+        now >= self.warm_at || (count - unheard) * 1_000 >= count * WARM_SHARE
+    }
+
+    /// An agent has spoken.
+    fn hear(&mut self, node: (ClusterId, NodeId), now: Timestamp) {
+        self.heard.insert(node, now);
+        // Its slices can be granted from now on.
+        self.is_plan_due |= self.unheard.remove(&node);
     }
 
     /// When [`Leader::tick`] has something to do next.

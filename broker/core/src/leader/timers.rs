@@ -49,6 +49,9 @@ impl Leader {
 
     /// Agents that were silent for so long that their guests are gone by their own deadlines (LR2).
     fn declare_silent(&self, state: &State, now: Timestamp) -> Vec<Effect> {
+        if !self.is_warm(state, now) {
+            return Vec::new();
+        }
         let silence = state.policy().silence().as_millis();
         let is_silent = |node: &(ClusterId, NodeId)| {
             self.heard.get(node).is_some_and(|at| now.since(*at) >= silence)

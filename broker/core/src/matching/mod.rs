@@ -12,15 +12,49 @@ mod solve;
 
 pub use explain::{Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, what_if};
 
+use std::collections::BTreeSet;
+
 use sublet_protocol::commands::PlanGroup;
+use sublet_protocol::ids::{ClusterId, NodeId};
 
 use crate::state::StateView;
+
+/// What a plan must keep off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Agents that a new leader has not heard yet: their slices are not granted (LR3).
+    pub unheard: BTreeSet<(ClusterId, NodeId)>,
+    /// Whether leases may be ended for others; not while a new leader warms up.
+    pub preemption: Preemption,
+}
+
+/// Whether a plan may end leases for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preemption {
+    /// It may.
+    Allowed,
+    /// It may not.
+    Suspended,
+}
+
+impl Limits {
+    /// None.
+    pub const NONE: Limits = Limits { unheard: BTreeSet::new(), preemption: Preemption::Allowed };
+}
 
 /// What to propose as a plan now; empty if nothing can be granted or freed.
 #[must_use]
 pub fn plan(view: StateView<'_>) -> Vec<PlanGroup> {
+    plan_within(view, &Limits::NONE)
+}
+
+/// As [`plan()`], within limits.
+#[must_use]
+pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     if view.state.waiting().is_empty() {
         return Vec::new();
     }
-    solve::solve(&mut problem::Problem::of(view))
+    let mut problem = problem::Problem::of(view);
+    problem.nodes.retain(|node| !limits.unheard.contains(&(node.cluster, node.node)));
+    solve::solve(&mut problem, limits.preemption)
 }

@@ -10,8 +10,8 @@ use sublet_protocol::money::Price;
 use sublet_protocol::requests::{Placement, Tier};
 use sublet_protocol::units::GpuMilli;
 
-use super::preempt;
 use super::problem::{Hopeless, NodeSlots, Problem, Shape, share};
+use super::{Preemption, preempt};
 use crate::fit;
 use crate::state::{Request, RequestStage, State};
 
@@ -47,8 +47,12 @@ impl Spent {
     }
 }
 
-pub(super) fn solve(problem: &mut Problem<'_>) -> Vec<PlanGroup> {
-    let mut walk = Walk::default();
+pub(super) fn solve(problem: &mut Problem<'_>, preemption: Preemption) -> Vec<PlanGroup> {
+    let left = match preemption {
+        Preemption::Allowed => PREEMPTIONS_MAX,
+        Preemption::Suspended => 0,
+    };
+    let mut walk = Walk { preemptions_left: left, ..Walk::default() };
     let lines = std::mem::take(&mut problem.lines);
     let mut from = 0;
     while let Some(tier) = lines.get(from).map(|line| line.tier) {
@@ -70,7 +74,7 @@ struct Walk {
     spent: Spent,
     hopeless: Hopeless,
     tries: usize,
-    preemptions: usize,
+    preemptions_left: usize,
 }
 
 impl Walk {
@@ -122,13 +126,13 @@ impl Walk {
             self.groups.push(PlanGroup::Grant { request: id, members });
             return true;
         }
-        let may_preempt = tier > Tier::Opportunistic && self.preemptions < PREEMPTIONS_MAX;
+        let may_preempt = tier > Tier::Opportunistic && self.preemptions_left > 0;
         let preemption = match may_preempt && !is_pledged {
             true => preempt::preempt(problem, &mut self.spent, id, request),
             false => None,
         };
         if let Some(group) = preemption {
-            self.preemptions += 1;
+            self.preemptions_left -= 1;
             self.groups.push(group);
             return true;
         }

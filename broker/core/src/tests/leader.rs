@@ -1,0 +1,215 @@
+//! The leader's logic: what is said, said again, and not said.
+
+use sublet_protocol::agent::{Down, Held, Reply, Up, UpEnvelope};
+use sublet_protocol::commands::{Actor, Command, GuestOutcome, Outcome};
+use sublet_protocol::ids::{Boot, HostHash, LeaseId};
+use sublet_protocol::records::Record;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::Class;
+use sublet_protocol::units::{Millis, Seconds};
+
+use crate::leader::{Effect, Intake, Leader};
+use crate::matching::{self, Preemption};
+use crate::state::StateView;
+use crate::testing::{World, agent, cluster, gpu, millis, node, spec, user};
+
+fn message(number: u64, body: Up) -> UpEnvelope {
+    let (host, boot) = (HostHash([0; 16]), Boot::new(1));
+    UpEnvelope { cluster: cluster(), node: node(number), host, boot, sequence: 1, body }
+}
+
+/// A world with one granted lease on GPU 0, its leader, and what the leader said of it.
+fn granted() -> (World, Leader, LeaseId, Vec<Effect>) {
+    let mut world = World::with_nodes(1);
+    let (mut leader, _) = Leader::new(1, &world.state, world.now);
+    let request = world.submit("acme", 1, spec(Class::Batch, 1));
+    let from = world.journal.len();
+    let lease = world.grant(request, &[0]);
+    let effects = leader.on_records(&world.state, world.now, &world.journal[from..]);
+    (world, leader, lease, effects)
+}
+
+fn sent(effects: &[Effect]) -> Vec<&Down> {
+    let sent = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { message, .. } => Some(message),
+        Effect::Propose(_) | Effect::Plan => None,
+    });
+    sent.collect()
+}
+
+fn renew(world: &World, lease: LeaseId) -> UpEnvelope {
+    let (slice, token, used) = (gpu(0), world.token(lease), millis(5_000));
+    message(0, Up::Renew { nonce: millis(77), held: vec![Held { lease, slice, token, used }] })
+}
+
+/// Commits what the agent of GPU 0 confirms; returns the records.
+fn confirm(world: &mut World, leader: &mut Leader, lease: LeaseId, nonce: Millis) -> Vec<Record> {
+    let (slice, token) = (gpu(0), world.token(lease));
+    let said = message(0, Up::Confirm { lease, slice, token, nonce });
+    let Intake::Propose(command) = leader.on_up(&world.state, world.now, &said) else {
+        panic!("a confirmation is proposed");
+    };
+    let from = world.journal.len();
+    world.must(agent(slice), command);
+    world.journal[from..].to_vec()
+}
+
+#[test]
+fn a_grant_is_sent_at_once_and_again_until_it_is_confirmed() {
+    let (mut world, mut leader, lease, effects) = granted();
+    assert!(matches!(sent(&effects)[..], [Down::Grant(terms)] if terms.lease == lease));
+    assert_eq!(sent(&leader.tick(&world.state, world.now)), Vec::<&Down>::new());
+    world.later(Seconds::new(5));
+    assert!(matches!(sent(&leader.tick(&world.state, world.now))[..], [Down::Grant(_)]));
+    let records = confirm(&mut world, &mut leader, lease, millis(9));
+    let effects = leader.on_records(&world.state, world.now, &records);
+    assert!(matches!(sent(&effects)[..], [Down::Activated { nonce, .. }] if nonce.get() == 9));
+    world.later(Seconds::new(5));
+    assert_eq!(sent(&leader.tick(&world.state, world.now)), Vec::<&Down>::new());
+}
+
+#[test]
+fn a_confirmation_that_comes_again_is_answered_with_its_own_nonce() {
+    let (mut world, mut leader, lease, _) = granted();
+    let records = confirm(&mut world, &mut leader, lease, millis(9));
+    leader.on_records(&world.state, world.now, &records);
+    let records = confirm(&mut world, &mut leader, lease, millis(10));
+    assert_eq!(records, vec![]);
+    let (slice, token) = (gpu(0), world.token(lease));
+    let said = message(0, Up::Confirm { lease, slice, token, nonce: millis(10) });
+    let outcome = Outcome::Done { first: 0, count: 0, groups: vec![] };
+    let (reply, effects) = leader.after_commit(&world.state, world.now, &said, &outcome);
+    assert_eq!(reply, Reply::Done);
+    assert!(matches!(sent(&effects)[..], [Down::Activated { nonce, .. }] if nonce.get() == 10));
+}
+
+#[test]
+fn a_renewal_waits_for_the_quorum_and_keeps_only_live_leases() {
+    let (mut world, mut leader, lease, _) = granted();
+    let records = confirm(&mut world, &mut leader, lease, millis(9));
+    leader.on_records(&world.state, world.now, &records);
+    let renewal = renew(&world, lease);
+    assert_eq!(leader.on_up(&world.state, world.now, &renewal), Intake::Barrier);
+    let effects = leader.after_barrier(&world.state, world.now, &renewal);
+    let [Down::Renewed { nonce, alive }] = sent(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!((nonce.get(), alive.len(), alive[0].left), (77, 1, millis(3_600_000)));
+    world.must(user("acme"), Command::ReleaseLease { lease });
+    let effects = leader.after_barrier(&world.state, world.now, &renewal);
+    let [Down::Renewed { alive, .. }, Down::Stop { .. }] = sent(&effects)[..] else {
+        panic!("{effects:?}");
+    };
+    assert!(alive.is_empty());
+}
+
+#[test]
+fn a_guest_that_no_lease_stands_for_is_told_to_go() {
+    let (mut world, mut leader, lease, _) = granted();
+    let records = confirm(&mut world, &mut leader, lease, millis(9));
+    leader.on_records(&world.state, world.now, &records);
+    let renewal = renew(&world, lease);
+    world.stop(lease, gpu(0), Seconds::ZERO, GuestOutcome::Exited { code: 0 });
+    let effects = leader.after_barrier(&world.state, world.now, &renewal);
+    assert!(matches!(sent(&effects)[..], [Down::Renewed { .. }, Down::Stop { .. }]));
+}
+
+#[test]
+fn the_end_is_told_so_that_the_agent_may_forget_and_told_again_when_it_reports_again() {
+    let (mut world, mut leader, lease, _) = granted();
+    let records = confirm(&mut world, &mut leader, lease, millis(9));
+    leader.on_records(&world.state, world.now, &records);
+    let (slice, token) = (gpu(0), world.token(lease));
+    let from = world.journal.len();
+    let outcome = GuestOutcome::Exited { code: 0 };
+    world.stop(lease, slice, Seconds::ZERO, outcome);
+    let effects = leader.on_records(&world.state, world.now, &world.journal[from..]);
+    assert!(matches!(sent(&effects)[..], [Down::Ended { .. }]));
+    let again = message(0, Up::Stopped { lease, slice, token, used: Millis::ZERO, outcome });
+    let refused = Outcome::Refused { rejection: Rejection::LeaseMissing };
+    let (reply, effects) = leader.after_commit(&world.state, world.now, &again, &refused);
+    assert_eq!(reply, Reply::Done);
+    assert!(matches!(sent(&effects)[..], [Down::Ended { .. }]));
+}
+
+#[test]
+fn messages_of_an_unregistered_or_earlier_start_are_refused() {
+    let world = World::with_nodes(1);
+    let (mut leader, _) = Leader::new(1, &world.state, world.now);
+    let inventory = |number, boot| UpEnvelope {
+        boot: Boot::new(boot),
+        ..message(number, Up::Inventory { offered: vec![], held: vec![] })
+    };
+    let refused = |rejection| Intake::Answer(Reply::Refused(rejection), vec![]);
+    let mut ask = |message: UpEnvelope| leader.on_up(&world.state, world.now, &message);
+    assert_eq!(ask(inventory(5, 1)), refused(Rejection::NodeMissing));
+    assert_eq!(ask(inventory(0, 2)), refused(Rejection::BootOld));
+    let other = UpEnvelope { host: HostHash([1; 16]), ..inventory(0, 1) };
+    assert_eq!(ask(other), refused(Rejection::HostConflict));
+    assert_eq!(ask(inventory(0, 1)), Intake::Answer(Reply::Done, vec![]));
+}
+
+fn silenced(effects: &[Effect]) -> usize {
+    let is_silence = |e: &&Effect| matches!(e, Effect::Propose(Command::DeclareSilent { .. }));
+    effects.iter().filter(is_silence).count()
+}
+
+#[test]
+fn a_silent_agent_is_declared_after_its_guests_deadlines_and_all_at_once_never() {
+    let mut world = World::with_nodes(3);
+    let (mut leader, _) = Leader::new(1, &world.state, world.now);
+    let inventory = |number| message(number, Up::Inventory { offered: vec![], held: vec![] });
+    for number in 0..3 {
+        leader.on_up(&world.state, world.now, &inventory(number));
+    }
+    world.later(Seconds::new(336));
+    leader.on_up(&world.state, world.now, &inventory(0));
+    assert_eq!(silenced(&leader.tick(&world.state, world.now)), 0, "a second too early");
+    world.later(Seconds::new(10));
+    assert_eq!(silenced(&leader.tick(&world.state, world.now)), 2);
+    world.later(Seconds::new(600));
+    let all = silenced(&leader.tick(&world.state, world.now));
+    assert_eq!(all, 0, "all silent at once: the broker is at fault");
+}
+
+#[test]
+fn a_new_leader_grants_only_what_its_agents_have_reported_and_recalls_nothing_while_it_warms_up() {
+    let mut world = World::with_nodes(2);
+    let (mut leader, effects) = Leader::new(2, &world.state, world.now);
+    assert!(sent(&effects).iter().all(|message| matches!(message, Down::Resync)));
+    world.submit("acme", 1, spec(Class::Batch, 8));
+    let plan = |leader: &Leader, world: &World| {
+        let view = StateView { state: &world.state, now: world.now };
+        matching::plan_within(view, &leader.limits(&world.state, world.now))
+    };
+    assert_eq!(plan(&leader, &world), vec![]);
+    assert_eq!(leader.limits(&world.state, world.now).preemption, Preemption::Suspended);
+    let inventory = message(0, Up::Inventory { offered: vec![], held: vec![] });
+    leader.on_up(&world.state, world.now, &inventory);
+    assert_eq!(plan(&leader, &world).len(), 1, "the reported node has room");
+    assert!(leader.tick(&world.state, world.now).contains(&Effect::Plan));
+    world.later(Seconds::new(400));
+    assert_eq!(silenced(&leader.tick(&world.state, world.now)), 0, "half reported: not warm");
+    world.later(Seconds::new(200));
+    leader.on_up(&world.state, world.now, &inventory);
+    assert_eq!(leader.limits(&world.state, world.now).preemption, Preemption::Allowed);
+    assert_eq!(silenced(&leader.tick(&world.state, world.now)), 1, "warm by time");
+}
+
+#[test]
+fn what_is_due_is_swept_and_usage_is_committed_each_minute() {
+    let (mut world, mut leader, lease, _) = granted();
+    let records = confirm(&mut world, &mut leader, lease, millis(9));
+    leader.on_records(&world.state, world.now, &records);
+    let renewal = renew(&world, lease);
+    leader.after_barrier(&world.state, world.now, &renewal);
+    world.later(Seconds::new(60));
+    let effects = leader.tick(&world.state, world.now);
+    let usage = effects.iter().find_map(|effect| match effect {
+        Effect::Propose(Command::RecordUsage { entries }) => Some(entries[0].used),
+        _other => None,
+    });
+    assert_eq!(usage, Some(millis(5_000)));
+    world.later(Seconds::new(840));
+    assert!(leader.tick(&world.state, world.now).contains(&Effect::Propose(Command::Sweep)));
+    world.must(Actor::Leader, Command::Sweep);
+    assert!(!leader.tick(&world.state, world.now).contains(&Effect::Propose(Command::Sweep)));
+}
