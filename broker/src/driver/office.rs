@@ -5,8 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sublet_core::StateView;
 use sublet_core::leader::{Effect, Leader};
-use sublet_core::{StateView, matching};
+use sublet_core::matching::{self, Limits};
 use sublet_protocol::agent::Reply;
 use sublet_protocol::commands::{Actor, Command, Outcome};
 use sublet_protocol::events::Event;
@@ -163,8 +164,10 @@ impl Driver {
             return;
         }
         office.plan = Plan::Running;
-        let (parts, term) = (Arc::clone(&self.parts), office.term);
-        self.launch(async move { parts.plan(term).await }).await;
+        let (parts, term, now) = (Arc::clone(&self.parts), office.term, self.parts.clock.now());
+        let leader = &office.leader;
+        let limits = self.parts.machine.read(|state| leader.limits(state, now));
+        self.launch(async move { parts.plan(term, limits).await }).await;
     }
 
     pub(super) fn send_workloads(&self) {
@@ -196,13 +199,14 @@ impl Parts {
         Settled::Led { term, name }
     }
 
-    /// Makes a plan on the state as it is and proposes it.
-    async fn plan(self: Arc<Self>, term: u64) -> Settled {
+    /// Makes a plan on the state as it is, within `limits`, and proposes it.
+    async fn plan(self: Arc<Self>, term: u64, limits: Limits) -> Settled {
         let parts = Arc::clone(&self);
         let planned = tokio::task::spawn_blocking(move || {
             let started = Instant::now();
             let now = parts.clock.now();
-            let groups = parts.machine.read(|state| matching::plan(StateView { state, now }));
+            let plan = |state: &_| matching::plan_within(StateView { state, now }, &limits);
+            let groups = parts.machine.read(plan);
             metrics::planned(started.elapsed());
             groups
         });

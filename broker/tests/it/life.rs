@@ -288,6 +288,27 @@ async fn a_lease_lives_on_over_a_restart_of_the_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn after_a_restart_a_slice_is_granted_only_once_its_agent_has_spoken() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut world = world_in(Some(dir.path())).await;
+    let agent = offering(&world).await;
+    world.cell.shutdown().await;
+
+    let clock = ClockKind::Manual(world.clock.clone());
+    world.cell = Cell::open(config(Some(dir.path()), clock)).await.unwrap();
+    let (hub, link) = in_process::link();
+    let mut agent = agent.reconnect(&hub);
+    world.cell.attach(link).await.unwrap();
+    must(&world.cell, user("acme"), submit(1, None)).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(world.cell.read_stale(|state| state.leases().len()), 0);
+    let offered = vec![(gpu(agent.address, 0), 1)];
+    agent.must(Up::Inventory { offered, held: vec![] }).await;
+    granted(&mut agent).await;
+    world.cell.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lease_ends_when_its_bought_time_is_over() {
     let world = world().await;
     let mut agent = offering(&world).await;
