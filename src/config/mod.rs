@@ -8,7 +8,7 @@ mod token;
 
 use crate::failure::{Exit, Failure, Outcome};
 
-pub(crate) use profile::{Profile, remove_if_ours, write};
+pub(crate) use profile::{Profile, has_default, remove_if_ours, write};
 pub(crate) use token::{Credentials, Role, TOKEN_LIFE, Wanted};
 
 /// What flags and environment say.

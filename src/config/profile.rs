@@ -119,6 +119,11 @@ pub(crate) fn write(name: &str, profile: &Profile) -> Outcome<PathBuf> {
     Ok(path)
 }
 
+/// Whether the user has a profile of their own that is used when none is named.
+pub(crate) fn has_default() -> bool {
+    folder().is_some_and(|folder| file(&folder, DEFAULTS[0]).exists())
+}
+
 /// Removes the profile if this process wrote it last.
 pub(crate) fn remove_if_ours(name: &str) {
     let ours = |profile: &Profile| profile.pid == Some(std::process::id());

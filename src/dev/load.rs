@@ -17,9 +17,17 @@ use super::site::{Site, named, tenants};
 
 /// The project of all requests of the load; a guest of such a lease ends by itself.
 pub(super) const PROJECT: &str = "simulated";
-/// A tenant with this many open requests submits nothing more until some are served: a person who
-/// tries something should not stand behind thousands.
-const OPEN_MAX: u32 = 48;
+/// A tenant with this many open requests submits nothing more until some are served.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenMax(u32);
+
+impl OpenMax {
+    /// For a demonstration: a person who tries something should not stand behind hundreds.
+    pub(super) const DEMO: OpenMax = OpenMax(48);
+    /// For a trace: what its users did, but for what one machine can hold.
+    pub(super) const TRACE: OpenMax = OpenMax(4_000);
+}
+
 /// What the smallest slice of the made-up world has, so that no job asks for more than any has.
 const CPU_MAX: CpuMilli = CpuMilli::new(16_000);
 const HOST_MEMORY_MAX: MiB = MiB::new(96 * 1_024);
@@ -29,6 +37,16 @@ const MEMORIES: [MiB; 4] =
 
 /// Jobs in the order they are submitted.
 pub(super) type Jobs = Box<dyn Iterator<Item = Job> + Send>;
+
+/// What is submitted.
+pub(super) struct Load {
+    /// The jobs.
+    pub(super) jobs: Jobs,
+    /// What holds them back.
+    pub(super) open_max: OpenMax,
+    /// What ids and details are drawn from.
+    pub(super) seed: u64,
+}
 
 /// What became of the load's jobs.
 #[derive(Debug, Default)]
@@ -62,20 +80,22 @@ impl Counts {
 }
 
 /// The generator's jobs for a demonstration on these clusters.
-pub(super) fn generated(seed: u64, sites: &[Site]) -> Jobs {
+pub(super) fn generated(seed: u64, sites: &[Site]) -> Load {
     let gpus = sites.iter().map(Site::gpus).sum();
-    Box::new(Generator::new(seed, Profile::demo(&tenants(), gpus)))
+    let jobs = Box::new(Generator::new(seed, Profile::demo(&tenants(), gpus)));
+    Load { jobs, open_max: OpenMax::DEMO, seed }
 }
 
 /// Submits every job that is not past when this begins. `begin` is the start of the story.
-pub(super) async fn run(cell: Cell, jobs: Jobs, seed: u64, begin: Timestamp, counts: Arc<Counts>) {
+pub(super) async fn run(cell: Cell, load: Load, begin: Timestamp, counts: Arc<Counts>) {
+    let Load { jobs, open_max, seed } = load;
     let past = cell.now().since(begin).as_seconds_floor();
     for (number, job) in (0_u64..).zip(jobs).skip_while(|(_, job)| job.submit < past) {
         cell.clock().sleep_until(begin.after(job.submit)).await;
         let open = cell.read_stale(|state| {
             state.tenants().get(&job.tenant).map_or(0, sublet_core::Tenant::open_requests)
         });
-        if open >= OPEN_MAX {
+        if open >= open_max.0 {
             counts.held_back.fetch_add(1, Ordering::Relaxed);
             continue;
         }

@@ -10,7 +10,7 @@ use sublet_simulations::generator::Job;
 use sublet_simulations::replay::{Job as TraceJob, Window, Workload};
 
 use super::Trace;
-use super::load::Jobs;
+use super::load::{Load, OpenMax};
 use super::owners::{idle_share, seeds};
 use super::site::{Site, named, sites, tenants};
 use crate::failure::{Exit, Failure, Outcome};
@@ -29,7 +29,7 @@ pub(super) struct Mapped {
     /// The clusters.
     pub(super) sites: Vec<Site>,
     /// The jobs.
-    pub(super) jobs: Jobs,
+    pub(super) load: Load,
     /// What was done to the trace, for people.
     pub(super) told: Vec<String>,
 }
@@ -64,7 +64,8 @@ pub(super) fn map(trace: &Trace, seed: u64) -> Outcome<Mapped> {
         }
     }
     let told = told(&workload, &owners, gpus, Permille::new(kept), idle, dropped, trace.rho);
-    Ok(Mapped { sites, jobs: Box::new(jobs.into_iter()), told })
+    let load = Load { jobs: Box::new(jobs.into_iter()), open_max: OpenMax::TRACE, seed };
+    Ok(Mapped { sites, load, told })
 }
 
 /// The failure with the whole chain of causes.

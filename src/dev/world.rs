@@ -21,7 +21,7 @@ use super::pace::Pace;
 use super::site::{self, BORROWER, Site};
 use super::summary::{Accounts, Invariants, Ledger, Summary, resident_mib_max};
 use super::{Settings, agents, setup, trace};
-use crate::config::{Profile, Role, remove_if_ours, write};
+use crate::config::{Profile, Role, has_default, remove_if_ours, write};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::{keys, output};
 
@@ -63,8 +63,8 @@ pub(super) async fn run(settings: &Settings) -> Outcome<Exit> {
     let mut stop = Stop::listen()?;
     let started = Instant::now();
     let folder = Folder::open(settings.data_dir.as_deref())?;
-    let (sites, jobs, told) = story(settings)?;
-    let mut world = World::start(settings, &folder, &sites, jobs).await?;
+    let (sites, load, told) = story(settings)?;
+    let mut world = World::start(settings, &folder, &sites, load).await?;
     let live = Live::new(settings.is_json, world.begin);
     world.announce(settings, &folder, &live, &told)?;
     let first_lease = world.wait(settings, &live, &mut stop, started).await;
@@ -81,19 +81,19 @@ pub(super) async fn run(settings: &Settings) -> Outcome<Exit> {
 }
 
 /// The clusters, the jobs, and what to tell about them.
-fn story(settings: &Settings) -> Outcome<(Vec<Site>, Option<load::Jobs>, Vec<String>)> {
-    let (sites, jobs, told) = match &settings.trace {
+fn story(settings: &Settings) -> Outcome<(Vec<Site>, Option<load::Load>, Vec<String>)> {
+    let (sites, load, told) = match &settings.trace {
         Some(trace) => {
             let mapped = trace::map(trace, settings.seed)?;
-            (mapped.sites, mapped.jobs, mapped.told)
+            (mapped.sites, mapped.load, mapped.told)
         }
         None => {
             let sites = site::demo();
-            let jobs = load::generated(settings.seed, &sites);
-            (sites, jobs, Vec::new())
+            let load = load::generated(settings.seed, &sites);
+            (sites, load, Vec::new())
         }
     };
-    Ok((sites, settings.has_load.then_some(jobs), told))
+    Ok((sites, settings.has_load.then_some(load), told))
 }
 
 fn report(settings: &Settings, live: &Live, summary: &Summary) -> Outcome<Exit> {
@@ -131,7 +131,7 @@ impl World {
         settings: &Settings,
         folder: &Folder,
         sites: &[Site],
-        jobs: Option<load::Jobs>,
+        load: Option<load::Load>,
     ) -> Outcome<World> {
         let pace = Pace(settings.speed);
         let id = CellId::new("dev").expect("a cell id of allowed characters");
@@ -153,9 +153,9 @@ impl World {
         let agents = agents::start(&fleet, sites)?;
         let server = serve(settings, folder, &cell).await?;
         let counts = Arc::new(Counts::default());
-        let load = jobs.map(|jobs| {
+        let load = load.map(|load| {
             let counts = Arc::clone(&counts);
-            tokio::spawn(load::run(cell.clone(), jobs, settings.seed, begin, counts))
+            tokio::spawn(load::run(cell.clone(), load, begin, counts))
         });
         Ok(World { cell, id, server, agents, load, counts, begin, resumed })
     }
@@ -169,12 +169,17 @@ impl World {
         told: &[String],
     ) -> Outcome<()> {
         let server = format!("http://{}", self.server.address());
-        let written = write(PROFILE, &profile(&server, folder)?)?;
         live.say(&format!("sublet dev: {server}"));
-        live.say(&format!(
-            "  in another terminal: sublet offers (found by {}; of several, the newest)",
-            written.display()
-        ));
+        match write(PROFILE, &profile(&server, folder)?) {
+            Ok(path) => {
+                let flag = if has_default() { " --profile dev" } else { "" };
+                live.say(&format!("  in another terminal: sublet{flag} offers"));
+                let path = path.display();
+                live.say(&format!("  it is found by the profile {path}; of several, the newest"));
+            }
+            // The cell runs all the same; who cannot write there can still name it.
+            Err(failure) => live.say(&format!("warning: {failure}")),
+        }
         live.say("  a token for curl: sublet token");
         let kept = if folder.is_kept() { "kept" } else { "removed at the end" };
         live.say(&format!("  data: {} ({kept})", folder.path().display()));

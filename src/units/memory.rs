@@ -58,7 +58,7 @@ pub(crate) fn show_memory(memory: MiB) -> String {
     let mib = memory.get();
     match mib {
         0 => "0".to_owned(),
-        _ if mib % 1_024 == 0 => format!("{} GiB", mib / 1_024),
+        _ if mib.is_multiple_of(1_024) => format!("{} GiB", mib / 1_024),
         _ if mib < 1_024 => format!("{mib} MiB"),
         _ => format!("{}.{} GiB", mib / 1_024, mib % 1_024 * 10 / 1_024),
     }

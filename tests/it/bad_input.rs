@@ -30,7 +30,10 @@ impl Api {
         let home = Home::new();
         let dev = Dev::start(&home, &["--speed", "1"]);
         dev.all_on_offer(&home);
-        let config = ureq::Agent::config_builder().http_status_as_error(false).build();
+        // A server that refuses a call without reading its body hangs up: each call has a connection
+        // of its own.
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        let config = config.max_idle_connections(0).build();
         Api { home, dev, agent: config.into() }
     }
 

@@ -40,7 +40,8 @@ impl Create {
     pub(super) fn run(self, context: &Context, client: &Client) -> Outcome<Exit> {
         let body = self.spec.body(client)?;
         body.checked()?;
-        if !self.yes && !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
+        if !self.yes && !can_ask {
             return Err(
                 Failure::usage("there is no terminal to confirm the request on").hint("add --yes")
             );
@@ -58,7 +59,8 @@ impl Create {
         let signals = Signals::listen()?;
         let request = client.submit(&body.json)?;
         let deadline = Instant::now() + Duration::from_secs(self.wait.get());
-        finish(context, grant::wait(client, request.id, Some(deadline), &signals)?)
+        let waited = grant::wait(client, request.id, Some(deadline), &signals)?;
+        finish(context, client, waited)
     }
 }
 
@@ -90,41 +92,37 @@ fn confirmed() -> Outcome<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-fn finish(context: &Context, waited: Waited) -> Outcome<Exit> {
+fn finish(context: &Context, client: &Client, waited: Waited) -> Outcome<Exit> {
     match waited {
         Waited::Granted(lease) => {
-            print(context, None, Some(&lease))?;
+            let request = client.request(lease.request)?;
+            print(context, &request, Some(&lease))?;
             Ok(Exit::Done)
         }
         Waited::OutOfTime(request) => {
-            print(context, Some(&request), None)?;
+            print(context, &request, None)?;
             output::note(&format!("it still waits; to wait on: sublet lease wait {}", request.id));
             Ok(Exit::Done)
         }
         Waited::Interrupted(request) => {
-            print(context, Some(&request), None)?;
+            print(context, &request, None)?;
             let id = request.id;
             output::note(&format!("it still waits; to withdraw it: sublet lease end {id}"));
             Ok(Exit::Interrupted)
         }
         Waited::Over(request) => {
-            print(context, Some(&request), None)?;
+            print(context, &request, None)?;
             let what = format!("request {} had no lease that lasted", request.id);
             Err(Failure::new(Exit::LeaseFailed, what).because(&request.state_reason.text))
         }
     }
 }
 
-fn print(
-    context: &Context,
-    request: Option<&RequestView>,
-    lease: Option<&LeaseView>,
-) -> Outcome<()> {
+fn print(context: &Context, request: &RequestView, lease: Option<&LeaseView>) -> Outcome<()> {
     let both = json!({ "request": request, "lease": lease });
-    let fields = match (lease, request) {
-        (Some(lease), _) => show::lease_fields(lease),
-        (None, Some(request)) => show::request_fields(request),
-        (None, None) => Vec::new(),
+    let fields = match lease {
+        Some(lease) => show::lease_fields(lease),
+        None => show::request_fields(request),
     };
     context.printer.item(&both, &fields)
 }

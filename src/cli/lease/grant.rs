@@ -18,6 +18,9 @@ const LOOKS: [Duration; 4] = [
     Duration::from_millis(400),
 ];
 
+/// A request that is served sooner than this is not worth a word.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// How the waiting ended.
 pub(super) enum Waited {
     /// There is a lease that has not ended.
@@ -39,6 +42,7 @@ pub(super) fn wait(
 ) -> Outcome<Waited> {
     let mut looks = LOOKS.into_iter();
     let mut told = String::new();
+    let begin = Instant::now();
     loop {
         let view = client.request(request)?;
         match (view.state, view.lease) {
@@ -52,6 +56,7 @@ pub(super) fn wait(
                 return Ok(Waited::Over(Box::new(view)));
             }
             (RequestState::Granted, None) => {}
+            (RequestState::Waiting, _) if begin.elapsed() < QUIET => {}
             (RequestState::Waiting, _) => tell(client, &view, &mut told),
         }
         let out_of_time = deadline.is_some_and(|deadline| Instant::now() >= deadline);

@@ -12,7 +12,7 @@ use sublet_protocol::api::RequestCreate;
 use sublet_protocol::ids::{GpuModel, Project, Region};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::requests::{Class, OnRecall, Placement, WORKLOAD_MAX};
-use sublet_protocol::units::{MiB, Seconds};
+use sublet_protocol::units::{GpuMilli, MiB, Seconds};
 
 use super::super::amounts;
 use super::super::price::currency;
@@ -28,9 +28,9 @@ const DURATION_DEFAULT: &str = "30m";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is wanted")]
 pub(super) struct Spec {
-    /// How many GPUs, all or none; below 1 it is a share of one, as 0.5.
-    #[arg(long, value_parser = parse_gpus, default_value = "1", allow_negative_numbers = true)]
-    gpus: Gpus,
+    /// How many GPUs, all or none; below 1 it is a share of one, as 0.5 [default: 1].
+    #[arg(long, value_parser = parse_gpus, value_name = "NUMBER", allow_negative_numbers = true)]
+    gpus: Option<Gpus>,
     /// Device memory on each, at least; 80GiB is 80 × 2³⁰ bytes, 80GB is 80 × 10⁹.
     #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_negative_numbers = true)]
     memory: Option<MiB>,
@@ -95,8 +95,8 @@ impl Spec {
                 fields.insert(name.to_owned(), value);
             }
         };
-        put("count", Some(json!(self.gpus.count)));
-        put("gpu", Some(json!(self.gpus.each)));
+        put("count", self.gpus.map(|gpus| json!(gpus.count)));
+        put("gpu", self.gpus.map(|gpus| json!(gpus.each)));
         put("memory", self.memory.map(|memory| json!(memory)));
         put("duration", Some(json!(duration)));
         put("models", (!self.models.is_empty()).then(|| json!(self.models)));
@@ -119,7 +119,8 @@ impl Spec {
     /// What the predictor makes of it; nothing if it is out of range, which the server will say.
     fn prediction(&self, duration: Seconds) -> Option<Value> {
         let memory = self.memory.unwrap_or(MiB::ZERO);
-        let Gpus { count: gpus, each: gpu } = self.gpus;
+        let one = Gpus { count: 1, each: GpuMilli::DEVICE };
+        let Gpus { count: gpus, each: gpu } = self.gpus.unwrap_or(one);
         let question = Question::new(Declared { gpus, gpu, memory, duration });
         let answer = predict(&question, &Buffers::CALIBRATED).ok()?;
         Some(json!(answer.prediction()))
