@@ -258,3 +258,73 @@ fn header_value(text: &str) -> Outcome<ureq::http::HeaderValue> {
         Failure::usage(format!("{text:?} cannot stand in a header")).because(error)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::Credentials;
+
+    /// Serves one call per answer; an empty answer hangs up. Returns the idempotency keys it saw.
+    fn serve(answers: &'static [&'static str]) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let served = std::thread::spawn(move || {
+            let mut keys = Vec::new();
+            for answer in answers {
+                let (stream, _) = listener.accept().unwrap();
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut length = 0;
+                loop {
+                    let mut line = String::new();
+                    reader.read_line(&mut line).unwrap();
+                    let line = line.trim_end().to_lowercase();
+                    if let Some(key) = line.strip_prefix("idempotency-key: ") {
+                        keys.push(key.to_owned());
+                    }
+                    if let Some(bytes) = line.strip_prefix("content-length: ") {
+                        length = bytes.parse().unwrap();
+                    }
+                    if line.is_empty() {
+                        break;
+                    }
+                }
+                reader.read_exact(&mut vec![0; length]).unwrap();
+                (&stream).write_all(answer.as_bytes()).unwrap();
+            }
+            keys
+        });
+        (server, served)
+    }
+
+    fn client(server: String) -> Client {
+        let credentials = Credentials::None;
+        let settings = Settings { server, credentials, origin: "a test".to_owned() };
+        Client::new(settings, Wanted::default())
+    }
+
+    #[test]
+    fn a_change_whose_answer_is_lost_is_asked_again_under_the_same_key() {
+        let busy = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 0\r\n\
+            content-length: 0\r\nconnection: close\r\n\r\n";
+        let good = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: close\r\n\r\n7";
+        let answers: &[&str] = vec!["", busy, good].leak();
+        let (server, served) = serve(answers);
+        let seven: u64 = client(server).change(&Method::POST, "/v1/x", Some(&1)).unwrap();
+        let keys = served.join().unwrap();
+        assert_eq!((seven, keys.len()), (7, 3));
+        assert!(keys.iter().all(|key| *key == keys[0] && key.len() == 32), "{keys:?}");
+    }
+
+    #[test]
+    fn a_refusal_is_not_asked_again() {
+        let refused = "HTTP/1.1 422 Unprocessable Entity\r\ncontent-length: 0\r\n\
+            connection: close\r\n\r\n";
+        let (server, served) = serve(vec![refused].leak());
+        let failure = client(server).change::<_, u64>(&Method::POST, "/v1/x", Some(&1));
+        assert_eq!(failure.unwrap_err().exit(), Exit::Refused);
+        assert_eq!(served.join().unwrap().len(), 1);
+    }
+}

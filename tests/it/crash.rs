@@ -1,7 +1,9 @@
 //! A power cut with a live lease: what was acknowledged is there afterwards, also without the store.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use sublet_broker::{Cell, Config};
@@ -102,4 +104,32 @@ fn a_power_cut_loses_nothing_that_was_acknowledged() {
         assert!(verified["records"].as_u64().unwrap() >= records);
         dev.kill();
     }
+}
+
+#[test]
+fn who_follows_events_misses_none_while_the_server_restarts() {
+    let home = Home::new();
+    let data = home.path().join("data");
+    // Free a moment ago; a server that is started again needs the same one.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let listen = format!("127.0.0.1:{port}");
+    let flags = ["--data-dir", data.to_str().unwrap(), "--listen", &listen];
+    let dev = Dev::start(&home, &flags);
+    dev.all_on_offer(&home);
+    let before = home.json(&["ledger", "state"])["size"].as_u64().unwrap();
+    // Every agent registers and offers again after the restart.
+    let limit = before + 40;
+    let limit_text = limit.to_string();
+    let follow = ["events", "--follow", "--from", "0", "--limit", &limit_text, "-o", "json"];
+    let mut follower = home.command(&follow);
+    let mut follower = follower.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    dev.kill();
+    let _again = Dev::start(&home, &flags);
+    let rest = lines.map(Result::unwrap);
+    let index = |line: String| serde_json::from_str::<Value>(&line).unwrap()["index"].as_u64();
+    let indexes: Vec<u64> = std::iter::once(first).chain(rest).filter_map(index).collect();
+    assert_eq!(indexes, (0..limit).collect::<Vec<_>>());
+    assert_eq!(follower.wait().unwrap().code(), Some(0));
 }

@@ -155,7 +155,11 @@ fn attend(client: &Client, lease: LeaseId, signals: &Signals) -> Outcome<End> {
                 if missed > 0 {
                     output::note(&format!("({missed} bytes of output were lost)"));
                 }
-                print(stream, &bytes)?;
+                if let Err(failure) = print(stream, &bytes) {
+                    // Nobody reads any longer: what is not printed need not run.
+                    client.release(lease)?;
+                    return Err(failure);
+                }
             }
             Some(Said::End { exit_code, reason }) => {
                 return Ok(End { exit_code, reason, was_interrupted });
