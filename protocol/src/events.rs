@@ -273,6 +273,16 @@ pub enum Event {
         /// All that were used before this instant.
         before: Timestamp,
     },
+    /// Two machines claim one node id: nothing is taken from it until its known machine's agent
+    /// starts anew.
+    NodeFenced {
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Its node.
+        node: NodeId,
+        /// The machine that is not the known one.
+        other: HostHash,
+    },
 }
 
 impl Event {
@@ -308,6 +318,7 @@ impl Event {
             Event::TailSealed { .. } => "tail_sealed",
             Event::KeyUsed { .. } => "key_used",
             Event::KeysForgotten { .. } => "keys_forgotten",
+            Event::NodeFenced { .. } => "node_fenced",
         }
     }
 
@@ -341,7 +352,8 @@ impl Event {
             | Event::MemberStopped { .. }
             | Event::TailSealed { .. }
             | Event::KeyUsed { .. }
-            | Event::KeysForgotten { .. } => &[],
+            | Event::KeysForgotten { .. }
+            | Event::NodeFenced { .. } => &[],
         }
     }
 
@@ -375,7 +387,8 @@ impl Event {
             | Event::LeaseEnding { .. }
             | Event::MemberStopped { .. }
             | Event::TailSealed { .. }
-            | Event::KeysForgotten { .. } => None,
+            | Event::KeysForgotten { .. }
+            | Event::NodeFenced { .. } => None,
         }
     }
 
@@ -410,7 +423,8 @@ impl Event {
             | Event::PledgeEnded { .. }
             | Event::TailSealed { .. }
             | Event::KeyUsed { .. }
-            | Event::KeysForgotten { .. } => None,
+            | Event::KeysForgotten { .. }
+            | Event::NodeFenced { .. } => None,
         }
     }
 
@@ -445,7 +459,8 @@ impl Event {
             | Event::MemberStopped { .. }
             | Event::TailSealed { .. }
             | Event::KeyUsed { .. }
-            | Event::KeysForgotten { .. } => None,
+            | Event::KeysForgotten { .. }
+            | Event::NodeFenced { .. } => None,
         }
     }
 }

@@ -60,4 +60,6 @@ pub enum RescindReason {
     NewBoot,
     /// The agent is being drained.
     Drain,
+    /// Two machines claim its node id.
+    HostConflict,
 }

@@ -71,6 +71,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 boot: *boot,
                 host: *host,
                 is_silent: false,
+                is_fenced: false,
                 generations: std::collections::BTreeMap::new(),
                 registered_at: at,
             };
@@ -154,6 +155,11 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             *key_count(state, *tenant) += 1;
         }
         Event::KeysForgotten { before } => keys_forgotten(state, *before),
+        Event::NodeFenced { cluster, node, .. } => {
+            if let Some(node) = state.nodes.get_mut(&(*cluster, *node)) {
+                node.is_fenced = true;
+            }
+        }
     }
     state.next_index += 1;
 }

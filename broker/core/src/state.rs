@@ -136,6 +136,7 @@ pub struct Node {
     pub(crate) boot: Boot,
     pub(crate) host: HostHash,
     pub(crate) is_silent: bool,
+    pub(crate) is_fenced: bool,
     pub(crate) generations: BTreeMap<(DeviceId, Part), u64>,
     pub(crate) registered_at: Timestamp,
 }
@@ -151,6 +152,12 @@ impl Node {
     #[must_use]
     pub const fn host(&self) -> HostHash {
         self.host
+    }
+
+    /// Whether another machine claimed its id since it registered.
+    #[must_use]
+    pub const fn is_fenced(&self) -> bool {
+        self.is_fenced
     }
 
     /// Whether it was declared silent and has not offered since.

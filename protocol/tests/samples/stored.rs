@@ -219,6 +219,7 @@ fn lease_events() -> Vec<Event> {
         Event::TailSealed { first: 4_096 },
         Event::KeyUsed { tenant: Some(tenant()), key: key(), first: 12 },
         Event::KeysForgotten { before: Timestamp::new(1_699_395_200_000) },
+        Event::NodeFenced { cluster: cluster(), node: node(), other: host() },
     ]
 }
 
@@ -237,6 +238,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 28, "an event has no sample");
+    assert_eq!(all.len(), 29, "an event has no sample");
     all
 }

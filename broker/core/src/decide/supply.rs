@@ -1,6 +1,6 @@
 //! What agents say of their nodes: starts, offers, owners that come back, silence.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::capacity::{Isolation, Part, SliceId};
 use sublet_protocol::commands::{Actor, GuestOutcome, ReclaimCause};
@@ -27,17 +27,45 @@ pub(super) fn register_node(
         return Err(Rejection::ClusterMissing);
     }
     if let Some(known) = state.nodes.get(&(cluster, node)) {
+        if host != known.host {
+            return fence(state, (cluster, node), known, host, now);
+        }
         if boot < known.boot {
             return Err(Rejection::BootOld);
         }
         if boot == known.boot {
-            let is_same = host == known.host;
-            return if is_same { Ok(Vec::new()) } else { Err(Rejection::HostConflict) };
+            return Ok(Vec::new());
         }
     }
     // A newer start has stopped every guest of the earlier one and verified its slices (LA3, LE1).
     let mut events = vacate(state, cluster, node, RescindReason::NewBoot, now);
     events.push(Event::NodeRegistered { cluster, node, boot, host });
+    Ok(events)
+}
+
+/// Another machine claims the node's id (LF3): which one is right cannot be seen from here, so nothing
+/// is taken from either, and what runs there must go. Journalled once.
+fn fence(
+    state: &State,
+    (cluster, node): (ClusterId, NodeId),
+    known: &Node,
+    other: HostHash,
+    now: Timestamp,
+) -> Decision {
+    if known.is_fenced {
+        return Err(Rejection::HostConflict);
+    }
+    let reason = RescindReason::HostConflict;
+    let mut events: Vec<Event> = offers_on(state, cluster, node)
+        .map(|(slice, generation)| Event::OfferRescinded { slice, generation, reason })
+        .collect();
+    let leases: BTreeSet<LeaseId> = state.leases_on(cluster, node).map(|(id, _)| id).collect();
+    events.extend(
+        leases
+            .iter()
+            .filter_map(|id| ending::begin(*id, &state.leases[id], EndReason::Revoked, now)),
+    );
+    events.push(Event::NodeFenced { cluster, node, other });
     Ok(events)
 }
 
@@ -92,6 +120,9 @@ pub(super) fn offer_capacity(
     only_agent(actor, slice.cluster, slice.node)?;
     let cluster = state.clusters.get(&slice.cluster).ok_or(Rejection::ClusterMissing)?;
     let node = current_node(state, slice, offer.boot)?;
+    if node.is_fenced {
+        return Err(Rejection::HostConflict);
+    }
     check_numbers(offer)?;
     let known = node.generations.get(&(slice.device, slice.part)).copied().unwrap_or(0);
     if offer.generation <= known {

@@ -68,6 +68,10 @@ impl Leader {
             (Up::Confirm { lease, .. }, Outcome::Done { count: 0, .. }) => {
                 (Reply::Done, self.activated(state, *lease, now))
             }
+            // What was committed is that two machines claim one id: this one is not registered.
+            (Up::Hello, Outcome::Done { .. }) if !is_registered(state, message) => {
+                (Reply::Refused(Rejection::HostConflict), Vec::new())
+            }
             (_, Outcome::Done { .. } | Outcome::Repeated { .. }) => (Reply::Done, Vec::new()),
             (body, Outcome::Refused { rejection }) => refused_message(body, *rejection),
         }
@@ -149,6 +153,11 @@ impl Leader {
         }
         effects
     }
+}
+
+fn is_registered(state: &State, message: &UpEnvelope) -> bool {
+    let known = state.nodes().get(&(message.cluster, message.node));
+    known.is_some_and(|node| (node.host(), node.boot()) == (message.host, message.boot))
 }
 
 /// Until the bought end, if the lease is active and the claim is right.

@@ -233,7 +233,8 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::MemberStopped { .. }
         | Event::TailSealed { .. }
         | Event::KeyUsed { .. }
-        | Event::KeysForgotten { .. } => false,
+        | Event::KeysForgotten { .. }
+        | Event::NodeFenced { .. } => false,
     }
 }
 

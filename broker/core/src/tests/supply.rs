@@ -2,12 +2,14 @@
 
 use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
 use sublet_protocol::commands::{Actor, Command};
+use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, HostHash};
 use sublet_protocol::offers::{IdleFor, OfferTerms, RescindReason};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Class;
 use sublet_protocol::units::{GpuMilli, Seconds};
 
+use crate::state::LeaseStage;
 use crate::testing::{World, agent, cluster, gpu, node, offer, spec};
 
 fn offered(terms: OfferTerms) -> Command {
@@ -123,10 +125,12 @@ fn a_cluster_offers_at_most_its_inventory() {
     world.refuse(agent(gpu(64)), offered(offer(gpu(64), 1, 1)), Rejection::OffersExhausted);
 }
 
+/// Case D11: neither of two machines with one node id is trusted until the known one starts anew.
 #[test]
-fn two_machines_with_one_node_id_and_start_are_told_apart() {
-    let mut world = World::new();
-    world.register(0, 1);
+fn two_machines_with_one_node_id_are_both_fenced_until_the_known_one_starts_anew() {
+    let mut world = World::with_nodes(1);
+    let request = world.submit("acme", 1, spec(Class::Batch, 1));
+    let lease = world.activate(request, &[0]);
     let (cluster, node) = (cluster(), node(0));
     let register = |boot, host| Command::RegisterNode {
         cluster,
@@ -135,7 +139,16 @@ fn two_machines_with_one_node_id_and_start_are_told_apart() {
         host: HostHash([host; 16]),
     };
     let actor = Actor::Agent { cluster, node };
-    world.refuse(actor.clone(), register(1, 9), Rejection::HostConflict);
+    let events = world.must(actor.clone(), register(9, 7));
+    assert!(matches!(events.last(), Some(Event::NodeFenced { .. })), "{events:?}");
+    assert!(world.state.offers().is_empty());
+    assert!(matches!(world.stage(lease), Some(LeaseStage::Ending { .. })));
+    world.refuse(actor.clone(), register(9, 7), Rejection::HostConflict);
+    world.refuse(agent(gpu(1)), offered(offer(gpu(1), 2, 1)), Rejection::HostConflict);
+    world.refuse(agent(gpu(1)), offered(offer(gpu(1), 2, 9)), Rejection::BootOld);
     world.refuse(actor.clone(), register(0, 0), Rejection::BootOld);
-    assert_eq!(world.must(actor, register(1, 0)), vec![]);
+    assert_eq!(world.must(actor, register(1, 0)), vec![], "not anew: still fenced");
+    world.register(0, 2);
+    assert_eq!(world.stage(lease), None);
+    world.must(agent(gpu(1)), offered(offer(gpu(1), 1, 2)));
 }
