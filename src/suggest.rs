@@ -33,7 +33,7 @@ pub(crate) fn by_prefix(kind: &str, given: &str, ids: &[String]) -> Outcome<Stri
         several => {
             let shown: Vec<&str> =
                 several.iter().take(SUGGESTIONS_MAX).map(|id| id.as_str()).collect();
-            let what = format!("{given:?} begins the ids of {} {kind}s", several.len());
+            let what = format!("{given:?} begins {} ids", several.len());
             Err(Failure::usage(what)
                 .because(format!("among them {}", shown.join(", ")))
                 .hint("give more characters of the id"))

@@ -69,14 +69,12 @@ pub(super) fn wait(
     }
 }
 
-/// Says why it waits, each time the reason has changed. A reason that cannot be had is no failure
-/// of the waiting.
+/// Says why it waits, each time the reason is another one; that its numbers change is no news. A
+/// reason that cannot be had is no failure of the waiting.
 fn tell(client: &Client, view: &RequestView, told: &mut String) {
     let Ok(why) = client.why(&view.id.to_string()) else { return };
-    let place = why.position.map(|place| format!(" (place {place})")).unwrap_or_default();
-    let text = format!("waiting: {}{place}", why.text);
-    if text != *told {
-        output::note(&text);
-        *told = text;
+    if why.code != *told {
+        output::note(&format!("waiting: {}", why.text));
+        *told = why.code;
     }
 }

@@ -42,9 +42,9 @@ impl Plan {
 
 /// The failure for a plan that says no.
 pub(super) fn refusal(plan: &PlanView) -> Failure {
-    let mut failure = Failure::new(Exit::Refused, format!("it would be refused: {}", plan.text));
-    if let PlanOutcome::Refuse { code, text, errors } = &plan.outcome {
-        failure = failure.because(format!("{code}: {text}"));
+    let mut failure = Failure::new(Exit::Refused, plan.text.clone());
+    if let PlanOutcome::Refuse { code, text: _, errors } = &plan.outcome {
+        failure = failure.because(code);
         for error in errors {
             let place = error.pointer.clone().or_else(|| error.parameter.clone());
             failure = failure.because(format!("{}: {}", place.unwrap_or_default(), error.detail));
