@@ -71,8 +71,9 @@ impl Cell {
     /// [`Error::LogBehind`], [`Error::Founding`]: the data cannot be used as it is.
     pub async fn open(config: Config) -> Result<Self, Error> {
         let (folder, path) = folder(config.data_dir)?;
-        let opened = Journal::open_or_rebuild(&path.join("ledger"), config.cell);
-        let opened = opened.map_err(Error::Ledger)?;
+        let (ledger, cell) = (path.join("ledger"), config.cell);
+        let opened = tokio::task::spawn_blocking(move || Journal::open_or_rebuild(&ledger, cell));
+        let opened = opened.await.map_err(|_| Error::Stopped)?.map_err(Error::Ledger)?;
         let machine =
             CellMachine::new(config.cell, opened.journal, config.checks, config.snapshot_records);
         let machine = Arc::new(machine);

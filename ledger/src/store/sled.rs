@@ -12,12 +12,16 @@
 //!   fraction of that many log buffers of 512 KiB. It also lets sled reuse its file: 3 instead of
 //!   200 bytes on the disk for each event that passed through (measured).
 //!
-//! The caller holds the directory's lock; sled's own is never waited for.
+//! * A dropped handle holds sled's own lock until its last background task is done, and an open that
+//!   meets it says so in words only. The caller holds the directory's lock, so it can only be such a
+//!   handle of this process: it is waited for, and never taken for damage.
 
 use std::fs::{self, File};
+use std::io;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use sled::transaction::{ConflictableTransactionError, TransactionError, Transactional};
 use sled::{Db, IVec};
@@ -33,6 +37,10 @@ const CACHE_BYTES: u64 = 32 * 1024 * 1024;
 const UNFLUSHED_BYTES_MAX: usize = 256 * 1024;
 /// What sled writes for an entry beside its key and value, at least.
 const ENTRY_BYTES: usize = 64;
+
+/// How long a handle that is being let go of is waited for, and how often it is looked for.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The trees in a sled database.
 pub(crate) struct SledStore {
@@ -51,13 +59,7 @@ impl SledStore {
         fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
         delete_unfinished_snapshots(dir)?;
         let open = || {
-            let db = sled::Config::new()
-                .path(dir)
-                .cache_capacity(CACHE_BYTES)
-                .mode(sled::Mode::LowSpace)
-                // A flush in the background would be one more party to the lock-up.
-                .flush_every_ms(None)
-                .open()?;
+            let db = open_unlocked(dir)?;
             let mut trees = Vec::with_capacity(Tree::ALL.len());
             for tree in Tree::ALL {
                 trees.push(db.open_tree(tree.name())?);
@@ -134,6 +136,30 @@ impl Store for SledStore {
     }
 }
 
+/// Opens the database once no dropped handle holds its lock any more.
+fn open_unlocked(dir: &Path) -> sled::Result<Db> {
+    let config = sled::Config::new()
+        .path(dir)
+        .cache_capacity(CACHE_BYTES)
+        .mode(sled::Mode::LowSpace)
+        // A flush in the background would be one more party to the lock-up.
+        .flush_every_ms(None);
+    let give_up = Instant::now() + LOCK_WAIT;
+    loop {
+        match config.open() {
+            Err(sled::Error::Io(error)) if is_locked(&error) && Instant::now() < give_up => {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whether sled says that its lock is taken: it keeps the system's words and drops the number.
+fn is_locked(error: &io::Error) -> bool {
+    error.raw_os_error().is_none() && error.to_string().starts_with("could not acquire lock")
+}
+
 fn owned((key, value): (IVec, IVec)) -> Entry {
     (key.to_vec(), value.to_vec())
 }
@@ -146,6 +172,9 @@ fn guarded<T>(
 ) -> Result<T, Error> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => Ok(value),
+        Ok(Err(sled::Error::Io(source))) if is_locked(&source) => {
+            Err(Error::InUse { dir: dir.to_owned() })
+        }
         Ok(Err(sled::Error::Io(source))) => {
             // sled reports a torn or foreign file as an I/O error of its own making; those of
             // the operating system carry a number.
@@ -189,6 +218,20 @@ mod tests {
         fs::write(&torn, [0xff; 9]).unwrap();
         SledStore::open(dir.path()).unwrap();
         assert!(!torn.exists());
+    }
+
+    #[test]
+    fn a_handle_that_is_still_being_let_go_of_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(SledStore::open(dir.path()).unwrap());
+        let held = File::open(dir.path().join("db")).unwrap();
+        held.lock().unwrap();
+        let letting_go = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(held);
+        });
+        SledStore::open(dir.path()).unwrap();
+        letting_go.join().unwrap();
     }
 
     #[test]
