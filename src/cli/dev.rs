@@ -30,7 +30,7 @@ pub(super) struct Dev {
     /// What the load is drawn from; the same seed gives the same jobs and owners.
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
-    /// End by itself after this much real time, as 60s.
+    /// End by itself this much real time after everything has started, as 60s.
     #[arg(long = "for", value_parser = parse_seconds, value_name = "SPAN")]
     duration: Option<Seconds>,
     /// End with one line of JSON that sums up what happened.

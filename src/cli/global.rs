@@ -6,7 +6,7 @@ use sublet_protocol::ids::TenantId;
 use crate::client::Client;
 use crate::config::{Given, Role, Settings, Wanted};
 use crate::failure::Outcome;
-use crate::output::{Format, Printer};
+use crate::output::{Color, Format, Printer};
 
 /// Flags of every command. Flags go before environment variables, those before the profile.
 #[derive(Debug, Args)]
@@ -53,7 +53,8 @@ impl Context {
     /// From the flags.
     pub(super) fn new(global: Global) -> Context {
         let Global { server, token, profile, acting, output, no_color } = global;
-        let printer = Printer::new(output, no_color);
+        let color = if no_color { Color::Never } else { Color::Auto };
+        let printer = Printer::new(output, color);
         Context { printer, given: Given { server, token, profile }, acting }
     }
 

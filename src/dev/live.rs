@@ -10,22 +10,30 @@ use sublet_protocol::units::{Seconds, Timestamp};
 use crate::output;
 use crate::units::show_seconds;
 
+/// Where people read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Standard output.
+    Output,
+    /// Standard error: standard output is for JSON.
+    Error,
+}
+
 /// On a terminal one line is written over and over; elsewhere there is a line now and then.
 pub(super) struct Live {
     is_terminal: bool,
-    /// Where to write: standard output, or standard error if that is for JSON.
-    to_stderr: bool,
+    place: Place,
     begin: Timestamp,
 }
 
 impl Live {
-    /// Writes to standard output, or to standard error if standard output is for JSON.
-    pub(super) fn new(is_json: bool, begin: Timestamp) -> Live {
-        let is_terminal = match is_json {
-            true => io::stderr().is_terminal(),
-            false => io::stdout().is_terminal(),
+    /// Writes to `place`. `begin` is the start of the story.
+    pub(super) fn new(place: Place, begin: Timestamp) -> Live {
+        let is_terminal = match place {
+            Place::Error => io::stderr().is_terminal(),
+            Place::Output => io::stdout().is_terminal(),
         };
-        Live { is_terminal, to_stderr: is_json, begin }
+        Live { is_terminal, place, begin }
     }
 
     /// How often to write.
@@ -56,11 +64,10 @@ impl Live {
     }
 
     fn write(&self, text: &str) {
-        if self.to_stderr {
-            let _ = io::stderr().lock().write_all(text.as_bytes());
-        } else {
-            // A reader that has gone does not stop the cell.
-            let _ = output::print(text);
+        // A reader that has gone does not stop the cell.
+        match self.place {
+            Place::Error => drop(io::stderr().lock().write_all(text.as_bytes())),
+            Place::Output => drop(output::print(text)),
         }
     }
 

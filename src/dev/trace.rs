@@ -63,7 +63,8 @@ pub(super) fn map(trace: &Trace, seed: u64) -> Outcome<Mapped> {
             jobs.push(ours(job, owners[job.owner], chance));
         }
     }
-    let told = told(&workload, &owners, gpus, Permille::new(kept), idle, dropped, trace.rho);
+    let fit = Fit { gpus, idle, kept: Permille::new(kept), rho: trace.rho, dropped };
+    let told = told(&workload, &owners, &fit);
     let load = Load { jobs: Box::new(jobs.into_iter()), open_max: OpenMax::TRACE, seed };
     Ok(Mapped { sites, load, told })
 }
@@ -133,31 +134,39 @@ fn ours(job: &TraceJob, tenant: TenantId, chance: u128) -> Job {
     }
 }
 
-fn told(
-    workload: &Workload,
-    owners: &[TenantId],
+/// What was done to a trace to make it fit.
+struct Fit {
+    /// GPUs that are simulated.
     gpus: u64,
-    kept: Permille,
+    /// How much of the time their owners leave them idle.
     idle: Permille,
-    dropped: u32,
+    /// How many of the jobs are kept.
+    kept: Permille,
+    /// The load that was asked for.
     rho: Permille,
-) -> Vec<String> {
+    /// Jobs that no cluster could hold.
+    dropped: u32,
+}
+
+fn told(workload: &Workload, owners: &[TenantId], fit: &Fit) -> Vec<String> {
     let mut names: BTreeMap<TenantId, Vec<String>> = BTreeMap::new();
     for (pool, owner) in workload.pools.iter().zip(owners) {
         names.entry(*owner).or_default().push(pool.tenant.to_string());
     }
     let mut told = vec![format!(
-        "philly: {} jobs of {} tenants, {} GPUs for a load of {}; simulated here: {gpus} GPUs, of \
-         which owners leave {} % of the time idle; of every 1,000 jobs {kept} are kept, so that the \
+        "philly: {} jobs of {} tenants, {} GPUs for a load of {}; simulated here: {} GPUs, of \
+         which owners leave {} % of the time idle; of every 1,000 jobs {} are kept, so that the \
          load on idle time is the same",
         workload.jobs.len(),
         workload.pools.len(),
         workload.gpus(),
-        thousandths(rho),
-        idle.get() / 10,
+        thousandths(fit.rho),
+        fit.gpus,
+        fit.idle.get() / 10,
+        fit.kept,
     )];
-    if dropped > 0 {
-        told.push(format!("philly: {dropped} jobs larger than any cluster are left out"));
+    if fit.dropped > 0 {
+        told.push(format!("philly: {} jobs larger than any cluster are left out", fit.dropped));
     }
     let mapped = names.iter().map(|(ours, theirs)| format!("{ours} = {}", theirs.join(" + ")));
     told.push(format!("philly: {}", mapped.collect::<Vec<_>>().join("; ")));

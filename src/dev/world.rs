@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::folder::Folder;
-use super::live::Live;
+use super::live::{Live, Place};
 use super::load::{self, Counts};
 use super::owners::StoryClock;
 use super::pace::Pace;
@@ -65,7 +65,8 @@ pub(super) async fn run(settings: &Settings) -> Outcome<Exit> {
     let folder = Folder::open(settings.data_dir.as_deref())?;
     let (sites, load, told) = story(settings)?;
     let mut world = World::start(settings, &folder, &sites, load).await?;
-    let live = Live::new(settings.is_json, world.begin);
+    let place = if settings.is_json { Place::Error } else { Place::Output };
+    let live = Live::new(place, world.begin);
     world.announce(settings, &folder, &live, &told)?;
     let first_lease = world.wait(settings, &live, &mut stop, started).await;
     live.end();
@@ -208,7 +209,8 @@ impl World {
     ) -> Option<Duration> {
         let end = settings.duration.map(|span| Duration::from_secs(span.get()));
         let mut first_lease = None;
-        let mut shown = Instant::now();
+        let ready = Instant::now();
+        let mut shown = ready;
         live.show(&self.cell);
         loop {
             tokio::select! {
@@ -219,7 +221,7 @@ impl World {
             if first_lease.is_none() && self.cell.counters().leases_granted > 0 {
                 first_lease = Some(started.elapsed());
             }
-            if end.is_some_and(|end| started.elapsed() >= end) {
+            if end.is_some_and(|end| ready.elapsed() >= end) {
                 return first_lease;
             }
             if shown.elapsed() >= live.every() {

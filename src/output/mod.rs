@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::failure::{Exit, Failure, Outcome};
 
+use table::Style;
 pub(crate) use table::{Column, Table};
 
 /// The form of the output.
@@ -26,6 +27,15 @@ pub(crate) enum Format {
     Csv,
 }
 
+/// Whether the user wants colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Color {
+    /// On a terminal.
+    Auto,
+    /// Never.
+    Never,
+}
+
 /// Where and how to print.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Printer {
@@ -36,9 +46,14 @@ pub(crate) struct Printer {
 
 impl Printer {
     /// Colours only a terminal, and not if the user wants none.
-    pub(crate) fn new(format: Format, no_color: bool) -> Printer {
-        let unwanted = no_color || std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
-        Printer { format, has_color: !unwanted && io::stdout().is_terminal() }
+    pub(crate) fn new(format: Format, color: Color) -> Printer {
+        let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let is_wanted = color == Color::Auto && !no_color;
+        Printer { format, has_color: is_wanted && io::stdout().is_terminal() }
+    }
+
+    fn style(self) -> Style {
+        Style { is_wide: self.format == Format::Wide, has_color: self.has_color }
     }
 
     /// Whether programs read it, so that nothing but the data may be printed.
@@ -51,8 +66,7 @@ impl Printer {
         match self.format {
             Format::Json => self.json(items),
             Format::Csv => print(&table.csv()?),
-            Format::Table => print(&table.text(false, self.has_color)),
-            Format::Wide => print(&table.text(true, self.has_color)),
+            Format::Table | Format::Wide => print(&table.text(self.style())),
         }
     }
 
@@ -65,7 +79,7 @@ impl Printer {
                 let row = fields.iter().map(|(_, value)| value.clone());
                 print(&table::csv_lines([header.collect(), row.collect()])?)
             }
-            Format::Table | Format::Wide => print(&table::fields_text(fields, self.has_color)),
+            Format::Table | Format::Wide => print(&table::fields_text(fields, self.style())),
         }
     }
 

@@ -2,6 +2,21 @@
 
 use crate::failure::{Exit, Failure, Outcome};
 
+/// How a text for people looks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Style {
+    /// With the columns that are for wide tables.
+    pub(super) is_wide: bool,
+    /// With bold headings.
+    pub(super) has_color: bool,
+}
+
+impl Style {
+    fn heading(self, text: &str) -> String {
+        if self.has_color { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
 /// One column of a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Column {
@@ -54,12 +69,12 @@ impl Table {
     }
 
     /// For people. Columns are as wide as their widest cell; none is cut.
-    pub(super) fn text(&self, is_wide: bool, has_color: bool) -> String {
+    pub(super) fn text(&self, style: Style) -> String {
         if self.rows.is_empty() {
             let footer = self.footer.iter().map(|line| format!("\n{line}"));
             return format!("{}{}\n", self.empty, footer.collect::<String>());
         }
-        let shown = |index: &usize| is_wide || !self.columns[*index].is_wide_only;
+        let shown = |index: &usize| style.is_wide || !self.columns[*index].is_wide_only;
         let shown: Vec<usize> = (0..self.columns.len()).filter(shown).collect();
         let width = |index: usize| {
             let cells = self.rows.iter().map(|row| row[index].chars().count());
@@ -80,10 +95,7 @@ impl Table {
             out.trim_end().to_owned()
         };
         let header = line(&|index| self.columns[index].name.to_owned());
-        let mut out = match has_color {
-            true => format!("\u{1b}[1m{header}\u{1b}[0m\n"),
-            false => format!("{header}\n"),
-        };
+        let mut out = format!("{}\n", style.heading(&header));
         for row in &self.rows {
             out.push_str(&line(&|index| row[index].clone()));
             out.push('\n');
@@ -125,13 +137,13 @@ fn harmless(cell: &str) -> String {
 }
 
 /// Names and values, one pair a line; further lines of a value stand under its first.
-pub(super) fn fields_text(fields: &[(&str, String)], has_color: bool) -> String {
+pub(super) fn fields_text(fields: &[(&str, String)], style: Style) -> String {
     let width = fields.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut out = String::new();
     for (name, value) in fields {
         let mut lines = value.lines();
         let gap = " ".repeat(width.saturating_sub(name.chars().count()));
-        let name = if has_color { format!("\u{1b}[1m{name}\u{1b}[0m") } else { (*name).to_owned() };
+        let name = style.heading(name);
         out.push_str(format!("{name}{gap}  {}", lines.next().unwrap_or("-")).trim_end());
         out.push('\n');
         for line in lines {
@@ -145,6 +157,8 @@ pub(super) fn fields_text(fields: &[(&str, String)], has_color: bool) -> String 
 mod tests {
     use super::*;
 
+    const PLAIN: Style = Style { is_wide: false, has_color: false };
+
     fn table() -> Table {
         let columns = [Column::text("NAME"), Column::number("GPU"), Column::text("NOTE").wide()];
         let mut table = Table::new(&columns, "nothing");
@@ -155,7 +169,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_numbers_stand_right() {
-        assert_eq!(table().text(false, false), "NAME  GPU\na      10\nlong    1\n");
+        assert_eq!(table().text(PLAIN), "NAME  GPU\na      10\nlong    1\n");
     }
 
     #[test]
@@ -166,13 +180,13 @@ mod tests {
     #[test]
     fn an_empty_table_says_so_but_an_empty_csv_keeps_its_header() {
         let table = Table::new(&[Column::text("NAME")], "no leases");
-        assert_eq!(table.text(false, false), "no leases\n");
+        assert_eq!(table.text(PLAIN), "no leases\n");
         assert_eq!(table.csv().unwrap(), "name\n");
     }
 
     #[test]
     fn further_lines_of_a_field_stand_under_the_first() {
         let fields = [("id", "l-1".to_owned()), ("why", "one\ntwo".to_owned())];
-        assert_eq!(fields_text(&fields, false), "id   l-1\nwhy  one\n     two\n");
+        assert_eq!(fields_text(&fields, PLAIN), "id   l-1\nwhy  one\n     two\n");
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use sublet_protocol::api::{LeaseView, PlanOutcome, RequestView};
+use sublet_protocol::api::{LeaseView, PlanOutcome, PlanView, RequestView};
 use sublet_protocol::units::Seconds;
 
 use super::super::global::Context;
@@ -51,7 +51,7 @@ impl Create {
             plan::print(context.printer, &plan, &body)?;
             output::print("\n")?;
         }
-        check(&plan.outcome, self.now, &plan)?;
+        check(&plan, Wanted::of(self.now))?;
         if !self.yes && !confirmed()? {
             output::note("nothing was asked for");
             return Ok(Exit::Done);
@@ -64,15 +64,27 @@ impl Create {
     }
 }
 
+/// When a lease is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// At once, or not at all.
+    Now,
+    /// Whenever it can be had.
+    Sometime,
+}
+
+impl Wanted {
+    /// From the flag `--now`.
+    pub(super) const fn of(now: bool) -> Wanted {
+        if now { Wanted::Now } else { Wanted::Sometime }
+    }
+}
+
 /// Stops where the plan says that asking is useless.
-pub(super) fn check(
-    outcome: &PlanOutcome,
-    only_now: bool,
-    plan: &sublet_protocol::api::PlanView,
-) -> Outcome<()> {
-    match outcome {
+pub(super) fn check(plan: &PlanView, wanted: Wanted) -> Outcome<()> {
+    match &plan.outcome {
         PlanOutcome::Refuse { .. } => Err(plan::refusal(plan)),
-        PlanOutcome::Preempt { .. } | PlanOutcome::Wait { .. } if only_now => {
+        PlanOutcome::Preempt { .. } | PlanOutcome::Wait { .. } if wanted == Wanted::Now => {
             Err(Failure::new(Exit::NoCapacity, "nothing that fits is free now")
                 .because(&plan.text)
                 .hint("without --now it is asked for and waits"))

@@ -77,7 +77,7 @@ impl Run {
         body.set_default("on_recall", json!("close"));
         body.checked()?;
         let plan = client.plan(&body.json)?;
-        create::check(&plan.outcome, self.now, &plan)?;
+        create::check(&plan, create::Wanted::of(self.now))?;
         let request = client.submit(&body.json)?.id;
         let deadline = self.timeout.map(|span| Instant::now() + Duration::from_secs(span.get()));
         loop {
