@@ -38,6 +38,36 @@ fn a_second_one_on_the_same_folder_is_refused() {
     assert!(second.err.contains("another `sublet dev` uses"), "{second:#?}");
 }
 
+/// Jobs of the window's first hours: `rows` of submit time, seconds and GPUs, of two tenants in turn.
+fn trace(home: &Home, rows: &[(&str, u32, u32)]) -> String {
+    let folder = home.path().join("trace");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("philly_vc_nodes.csv"), "vc,node num\nvc1,4\nvc2,4\n").unwrap();
+    let mut jobs = "timestamp,duration,num_gpus,gpu_time,cluster\n".to_owned();
+    for ((time, seconds, gpus), vc) in rows.iter().zip(["vc1", "vc2"].iter().cycle()) {
+        let gpu_time = seconds * gpus;
+        jobs.push_str(&format!("2017-10-01 {time},{seconds},{gpus},{gpu_time},{vc}\n"));
+    }
+    std::fs::write(folder.join("philly_jobs.csv"), jobs).unwrap();
+    folder.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_trace_drives_the_load_and_its_mapping_is_told() {
+    let home = Home::new();
+    let hours = ["00:20:00", "00:40:00", "01:00:00", "01:20:00", "01:40:00", "02:00:00"];
+    let data = trace(&home, &hours.map(|hour| (hour, 600, 2)));
+    let run = ["dev", "--trace", "philly", "--data", &data, "--rho", "0.85", "--speed", "3600"];
+    let done = home.sublet(&[&run[..], &["--for", "4s", "--json"]].concat());
+    assert_eq!(done.code, 0, "{done:#?}");
+    assert!(done.err.contains("6 jobs of 2 tenants") && done.err.contains("vc1"), "{done:#?}");
+    let last = done.out.lines().last().unwrap_or_default();
+    let summary: Value = serde_json::from_str(last).unwrap();
+    // A load this small keeps every job.
+    assert_eq!(summary["load"]["submitted"], 6, "{summary}");
+    assert!(summary["leases_granted"].as_u64().unwrap() >= 1, "{summary}");
+}
+
 #[test]
 fn a_broken_trace_names_file_and_line_and_starts_nothing() {
     let home = Home::new();

@@ -39,7 +39,7 @@ impl Create {
     /// Does it.
     pub(super) fn run(self, context: &Context, client: &Client) -> Outcome<Exit> {
         let body = self.spec.body(client)?;
-        body.checked()?;
+        body.check()?;
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
         if !self.yes && !can_ask {
             return Err(

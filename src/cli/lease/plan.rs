@@ -28,7 +28,7 @@ impl Plan {
     /// Prints the plan.
     pub(super) fn run(self, context: &Context, client: &Client) -> Outcome<Exit> {
         let body = self.spec.body(client)?;
-        body.checked()?;
+        body.check()?;
         let plan = client.plan(&body.json)?;
         print(context.printer, &plan, &body)?;
         match &plan.outcome {

@@ -75,7 +75,7 @@ impl Run {
         let bytes = body.add_workload(&workload)?;
         // Run again from the start elsewhere only if the user says so.
         body.set_default("on_recall", json!("close"));
-        body.checked()?;
+        body.check()?;
         let plan = client.plan(&body.json)?;
         create::check(&plan, create::Wanted::of(self.now))?;
         let request = client.submit(&body.json)?.id;

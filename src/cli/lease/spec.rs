@@ -155,9 +155,29 @@ impl Body {
         }
     }
 
-    /// The body as the API reads it: says what is wrong before anything is sent.
-    pub(super) fn checked(&self) -> Outcome<RequestCreate> {
-        serde_json::from_value(self.json.clone())
-            .map_err(|error| Failure::usage("this cannot be asked for").because(error))
+    /// Says what is out of its range before anything is sent, field by field.
+    pub(super) fn check(&self) -> Outcome<()> {
+        for (name, value) in self.json.as_object().into_iter().flatten() {
+            let mut alone = json!({ "duration": 1 });
+            alone[name] = value.clone();
+            serde_json::from_value::<RequestCreate>(alone).map_err(|error| {
+                Failure::usage("this cannot be asked for").because(format!("{name}: {error}"))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_amount_out_of_its_range_is_named() {
+        let body = |json| Body { json, defaulted: Vec::new() };
+        assert!(body(json!({ "duration": 60, "count": 2, "memory": 20 })).check().is_ok());
+        let failure = body(json!({ "duration": 60, "count": 5_000 })).check().unwrap_err();
+        assert!(failure.to_string().contains("count: "), "{failure}");
+        assert!(failure.to_string().contains("from 1 to 1024"), "{failure}");
     }
 }
