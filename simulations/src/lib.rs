@@ -6,6 +6,8 @@
 //! [`generator`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests"))]
 
+pub mod chaos;
+pub(crate) mod checker;
 pub mod generator;
 pub mod replay;
 pub mod traces;

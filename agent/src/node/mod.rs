@@ -3,7 +3,7 @@
 //! One task, no thread. It sleeps until the next moment of lease time at which something is due, or
 //! until a message, an answer or a report comes; so many nodes share one process at any speed.
 
-mod outbox;
+pub mod outbox;
 mod sending;
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ const NACK_MAX: usize = 256;
 
 /// The queue.
 #[derive(Debug, Default)]
-pub(super) struct Outbox(VecDeque<Up>);
+pub struct Outbox(VecDeque<Up>);
 
 /// What a message is about, as far as a newer one makes it pointless.
 #[derive(PartialEq, Eq)]
@@ -36,24 +36,27 @@ fn about(message: &Up) -> Option<About> {
 }
 
 /// Whether `new` makes `old` pointless.
-pub(super) fn replaces(new: &Up, old: &Up) -> bool {
+#[must_use]
+pub fn replaces(new: &Up, old: &Up) -> bool {
     about(new).is_some_and(|new| about(old) == Some(new))
 }
 
 impl Outbox {
-    pub(super) fn push(&mut self, message: Up) {
+    /// Takes a message; what it makes pointless is dropped.
+    pub fn push(&mut self, message: Up) {
         self.0.retain(|old| !replaces(&message, old));
         self.0.push_back(message);
         self.bound(OUTPUT_MAX, |one| matches!(one, Up::Output { .. }));
         self.bound(NACK_MAX, |one| matches!(one, Up::Nack { .. }));
     }
 
-    pub(super) fn pop(&mut self) -> Option<Up> {
+    /// The oldest message.
+    pub fn pop(&mut self) -> Option<Up> {
         self.0.pop_front()
     }
 
     /// Gives up on output: the broker is away, and the rest must not wait behind it.
-    pub(super) fn drop_output(&mut self) {
+    pub fn drop_output(&mut self) {
         self.0.retain(|one| !matches!(one, Up::Output { .. }));
     }
 

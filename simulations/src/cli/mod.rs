@@ -1,7 +1,9 @@
 //! Arguments, exit codes and what is printed. The work is done by the library.
 
+mod chaos;
 mod fit;
 mod generate;
+mod mutations;
 mod replay;
 
 use std::io::{self, Write};
@@ -22,6 +24,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Chaos(chaos::Arguments),
     Replay(replay::Arguments),
     Generate(generate::Arguments),
     Fit(fit::Arguments),
@@ -39,6 +42,7 @@ enum Failure {
 /// Parses the arguments, runs the command and says what went wrong.
 pub(crate) fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
+        Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Fit(arguments) => fit::run(&arguments),

@@ -17,5 +17,6 @@ mod table;
 pub use jobs::{Generator, Job};
 pub use owners::{OwnerProfile, OwnerState, Owners, Turn};
 pub use profile::{Burst, Durations, Profile, TenantProfile};
+pub(crate) use random::Random;
 pub use shape::{Quantiles, ShapeError, Weights};
 pub use table::{Entry, Table, TableError};

@@ -1,0 +1,373 @@
+//! One agent: the real session with its outbox and durable state, on a machine that may lose its
+//! power, stand still or be suspended. Only the sending of messages is modelled: one after another,
+//! each repeated under its number until it is answered; renewals and inventories pass by.
+
+use std::rc::Rc;
+
+use sha2::Digest;
+use sublet_agent::durable::{Durable, DurableState, MemoryStore};
+use sublet_agent::node::outbox::{Outbox, replaces};
+use sublet_agent::session::{Config, Effect, Session};
+use sublet_protocol::agent::{Down, DownEnvelope, Reply, Up, UpEnvelope};
+use sublet_protocol::codec;
+use sublet_protocol::commands::GuestOutcome;
+use sublet_protocol::ids::{ClusterId, HostHash, NodeId};
+use sublet_protocol::units::Millis;
+
+use super::clock::MonoClock;
+use super::fault::Fault;
+use super::network::Wires;
+use super::queue::{Deadline, Event};
+use super::rule::Rule;
+use super::world::World;
+
+/// One in so many effects is not carried out because the process dies before it.
+const CRASH_IN_EFFECTS: u64 = 2_500;
+/// A lying agent says this many times the real use.
+const LIE: u64 = 3;
+
+/// A node with its agent.
+pub(super) struct Agent {
+    pub(super) cluster: ClusterId,
+    pub(super) node: NodeId,
+    pub(super) host: HostHash,
+    pub(super) config: Config,
+    /// While its process runs.
+    pub(super) session: Option<Session>,
+    pub(super) store: MemoryStore,
+    pub(super) boot: u64,
+    pub(super) clock: MonoClock,
+    pub(super) rate: i64,
+    pub(super) wires: Wires,
+    line: Line,
+    wake_at: u64,
+    /// The node is suspended until then.
+    pub(super) frozen_until: u64,
+    /// When it was last suspended or resumed.
+    pub(super) frozen_at: u64,
+    /// The process stands still until then; its guards do not.
+    pub(super) stalled_until: u64,
+    pub(super) is_liar: bool,
+}
+
+/// Messages on their way out.
+#[derive(Default)]
+struct Line {
+    outbox: Outbox,
+    sequence: u64,
+    current: Option<Current>,
+}
+
+struct Current {
+    message: Up,
+    sequence: u64,
+    bytes: Rc<[u8]>,
+    is_resting: bool,
+}
+
+impl Agent {
+    pub(super) fn new(
+        (cluster, node, host): (ClusterId, NodeId, HostHash),
+        config: Config,
+        (rate, is_liar): (i64, bool),
+    ) -> Agent {
+        Agent {
+            cluster,
+            node,
+            host,
+            config,
+            session: None,
+            store: MemoryStore::default(),
+            boot: 0,
+            clock: MonoClock::new(0, 0, rate),
+            rate,
+            wires: Wires::default(),
+            line: Line::default(),
+            wake_at: u64::MAX,
+            frozen_until: 0,
+            frozen_at: 0,
+            stalled_until: 0,
+            is_liar,
+        }
+    }
+
+    pub(super) const fn is_up(&self) -> bool {
+        self.session.is_some()
+    }
+
+    pub(super) const fn is_frozen(&self, now: u64) -> bool {
+        self.frozen_until > now
+    }
+
+    /// Until when nothing reaches the process, if it does not run now.
+    pub(super) fn held_up_until(&self, now: u64) -> Option<u64> {
+        let until = self.frozen_until.max(self.stalled_until);
+        (until > now).then_some(until)
+    }
+}
+
+impl World {
+    /// The process starts: everything of an earlier start is stopped (LA3), the start is counted
+    /// (LF3), then it speaks.
+    pub(super) fn start_agent(&mut self, agent: usize) {
+        if self.agents[agent].is_up() {
+            return;
+        }
+        if !self.is_without(Rule::La3Clear) {
+            self.kill_all_guests(agent);
+        }
+        let now = self.now;
+        let one = &mut self.agents[agent];
+        let Ok(durable) = one.store.begin() else { return };
+        self.checker.agent_keeps(agent, &durable);
+        one.boot = durable.boot.get();
+        one.line = Line::default();
+        let local = one.clock.at(now);
+        let (mut session, effects) = Session::new(one.config.clone(), durable, local);
+        if let Some(lapse) = self.rule.and_then(Rule::agent) {
+            lapse.apply(&mut session);
+        }
+        one.session = Some(session);
+        self.carry_out_agent(agent, effects);
+        let devices: Vec<usize> = self.devices_of(agent).collect();
+        for device in devices {
+            let at = now + 500 + self.random.below(3_000);
+            self.queue.push(at, Event::Look { device });
+        }
+    }
+
+    /// The process is gone. Its guests are not, until their guards see it.
+    pub(super) fn crash_agent(&mut self, agent: usize) {
+        let one = &mut self.agents[agent];
+        if one.session.take().is_none() {
+            return;
+        }
+        one.line = Line::default();
+        one.wake_at = u64::MAX;
+        self.faults.count(Fault::AgentCrash);
+        self.guards_see_eof(agent);
+        let back = self.now + 200 + self.random.below(if self.is_calm { 1_000 } else { 60_000 });
+        self.queue.push(back, Event::AgentStart { agent });
+    }
+
+    /// What the session is called with and what it wants, in one step.
+    pub(super) fn with_session(
+        &mut self,
+        agent: usize,
+        act: impl FnOnce(&mut Session, Millis) -> Vec<Effect>,
+    ) {
+        let local = self.agents[agent].clock.at(self.now);
+        let Some(session) = self.agents[agent].session.as_mut() else { return };
+        let effects = act(session, local);
+        self.carry_out_agent(agent, effects);
+    }
+
+    /// Carries effects out in order; the process may die before any of them.
+    fn carry_out_agent(&mut self, agent: usize, effects: Vec<Effect>) {
+        for effect in effects {
+            if !self.is_calm && self.random.chance(1, CRASH_IN_EFFECTS) {
+                if matches!(effect, Effect::Persist(_)) {
+                    self.faults.count(Fault::LostWrite);
+                }
+                return self.crash_agent(agent);
+            }
+            self.carry_out_one(agent, effect);
+        }
+        self.go_on(agent);
+        self.plan_agent_wake(agent);
+    }
+
+    fn carry_out_one(&mut self, agent: usize, effect: Effect) {
+        if self.log.is_some() {
+            self.note(|| format!("agent {agent} does {effect:?}"));
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.update(format!("{effect:?}"));
+        }
+        match effect {
+            Effect::Persist(state) => self.persist(agent, &state),
+            Effect::Send(message) => self.push_up(agent, message),
+            Effect::Start(guest) => self.start_guest(agent, &guest),
+            Effect::Signal(key, _) => self.signal_guest(agent, key),
+            Effect::SetDeadline(key, at) => self.set_guest_deadline(agent, key, at),
+            Effect::Kill(key) => self.kill_guest(agent, key),
+        }
+    }
+
+    fn persist(&mut self, agent: usize, state: &DurableState) {
+        // LF2 without its fsync: what was not yet kept is lost with the process.
+        if self.is_without(Rule::Lf2Fsync) {
+            return self.checker.agent_acts_on(state);
+        }
+        self.checker.agent_keeps(agent, state);
+        let forgetful = DurableState { usage: Vec::new(), ..state.clone() };
+        let state = if self.is_without(Rule::Lb3Outbox) { &forgetful } else { state };
+        if self.agents[agent].store.store(state).is_err() {
+            self.fail(14, "the store in memory failed");
+        }
+    }
+
+    pub(super) fn plan_agent_wake(&mut self, agent: usize) {
+        let now = self.now;
+        let one = &mut self.agents[agent];
+        let Some(session) = &one.session else { return };
+        let at = one.clock.when(session.next_due()).max(now + 1);
+        if at < one.wake_at {
+            one.wake_at = at;
+            self.queue.push(at, Event::AgentWake { agent });
+        }
+    }
+
+    pub(super) fn postpone_wake(&mut self, agent: usize, until: u64) {
+        if self.agents[agent].wake_at == self.now {
+            self.agents[agent].wake_at = until;
+            self.queue.push(until, Event::AgentWake { agent });
+        }
+    }
+
+    pub(super) fn on_agent_wake(&mut self, agent: usize) {
+        if self.agents[agent].wake_at != self.now {
+            return;
+        }
+        self.agents[agent].wake_at = u64::MAX;
+        self.with_session(agent, Session::on_tick);
+        self.plan_agent_wake(agent);
+    }
+
+    /// Bytes of a broker.
+    pub(super) fn on_down(&mut self, agent: usize, bytes: &[u8]) {
+        if !self.agents[agent].is_up() {
+            return;
+        }
+        let Ok(envelope) = codec::decode::<DownEnvelope>(bytes) else {
+            return self.fail(12, "a message to an agent cannot be read");
+        };
+        if let Down::Stop { slice, token, grace, .. } = envelope.body {
+            self.promise_gone(agent, slice, token, grace);
+        }
+        self.with_session(agent, |session, now| session.on_message(now, envelope.body));
+    }
+
+    /// INV-3: from now on the guest has its grace, on the agent's clock.
+    fn promise_gone(
+        &mut self,
+        agent: usize,
+        slice: sublet_protocol::capacity::SliceId,
+        token: sublet_protocol::ids::Token,
+        grace: Millis,
+    ) {
+        let key = sublet_agent::driver::GuestKey { slice, token };
+        if let Some(guest) = self.guest_of(agent, key) {
+            let at = self.now + grace.get() + grace.get() / 19 + 2_000;
+            self.queue.push(at, Event::Check(Deadline::GuestGone { guest, invariant: 3 }));
+        }
+    }
+
+    pub(super) fn on_reply(&mut self, agent: usize, boot: u64, sequence: u64, bytes: &[u8]) {
+        let one = &mut self.agents[agent];
+        let is_its = |current: &Current| current.sequence == sequence;
+        if one.boot != boot || !one.line.current.as_ref().is_some_and(is_its) {
+            return;
+        }
+        let Ok(reply) = codec::decode::<Reply>(bytes) else {
+            return self.fail(12, "a reply cannot be read");
+        };
+        let Some(mut current) = one.line.current.take() else { return };
+        if reply == Reply::Later {
+            current.is_resting = true;
+            one.line.current = Some(current);
+            let at = self.now + 1_000;
+            self.queue.push(at, Event::AgentRetry { agent, boot, sequence });
+            return;
+        }
+        if let (Up::Hello, Reply::Refused(_)) = (&current.message, &reply) {
+            // The broker will not have this machine: the process ends, its service starts it again.
+            return self.crash_agent(agent);
+        }
+        self.with_session(agent, |session, now| session.on_reply(now, &current.message, &reply));
+    }
+
+    pub(super) fn on_agent_retry(&mut self, agent: usize, boot: u64, sequence: u64) {
+        let now = self.now;
+        let one = &mut self.agents[agent];
+        if one.boot != boot || !one.is_up() {
+            return;
+        }
+        let Some(current) = one.line.current.as_mut().filter(|c| c.sequence == sequence) else {
+            return self.go_on(agent);
+        };
+        current.is_resting = false;
+        let bytes = Rc::clone(&current.bytes);
+        self.queue.push(now + 6_000, Event::AgentRetry { agent, boot, sequence });
+        self.send_up(agent, &bytes);
+    }
+
+    fn push_up(&mut self, agent: usize, message: Up) {
+        let message = if self.agents[agent].is_liar { self.lie(message) } else { message };
+        if matches!(message, Up::Renew { .. } | Up::Inventory { .. }) {
+            let (_, bytes) = self.encode_up(agent, &message);
+            return self.send_up(agent, &bytes);
+        }
+        let line = &mut self.agents[agent].line;
+        let is_stale = |one: &Current| one.is_resting && replaces(&message, &one.message);
+        if line.current.as_ref().is_some_and(is_stale) {
+            line.current = None;
+        }
+        line.outbox.push(message);
+    }
+
+    /// Sends the next message if none is under way.
+    fn go_on(&mut self, agent: usize) {
+        if !self.agents[agent].is_up() || self.agents[agent].line.current.is_some() {
+            return;
+        }
+        let Some(message) = self.agents[agent].line.outbox.pop() else { return };
+        let (sequence, bytes) = self.encode_up(agent, &message);
+        let boot = self.agents[agent].boot;
+        let current = Current { message, sequence, bytes: Rc::clone(&bytes), is_resting: false };
+        self.agents[agent].line.current = Some(current);
+        self.queue.push(self.now + 6_000, Event::AgentRetry { agent, boot, sequence });
+        self.send_up(agent, &bytes);
+    }
+
+    fn encode_up(&mut self, agent: usize, body: &Up) -> (u64, Rc<[u8]>) {
+        let one = &mut self.agents[agent];
+        one.line.sequence += 1;
+        let sequence = one.line.sequence;
+        let envelope = UpEnvelope {
+            cluster: one.cluster,
+            node: one.node,
+            host: one.host,
+            boot: sublet_protocol::ids::Boot::new(one.boot),
+            sequence,
+            body: body.clone(),
+        };
+        match codec::encode(&envelope) {
+            Ok(bytes) => (sequence, bytes.into()),
+            Err(_) => {
+                self.fail(12, "a message of an agent has no bytes");
+                (sequence, Vec::new().into())
+            }
+        }
+    }
+
+    /// What a lying agent says instead.
+    fn lie(&mut self, message: Up) -> Up {
+        let more = |used: Millis| Millis::new(used.get().saturating_mul(LIE));
+        match message {
+            Up::Stopped { lease, slice, token, used, outcome } => {
+                self.faults.count(Fault::UsageLie);
+                let is_run = outcome != GuestOutcome::NeverStarted;
+                let used = if is_run { more(used) } else { used };
+                Up::Stopped { lease, slice, token, used, outcome }
+            }
+            Up::Renew { nonce, mut held } => {
+                for one in &mut held {
+                    one.used = more(one.used);
+                }
+                Up::Renew { nonce, held }
+            }
+            other => other,
+        }
+    }
+}

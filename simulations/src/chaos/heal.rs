@@ -1,0 +1,133 @@
+//! After the faults: everything is mended, and within W and a little nothing may be stuck, what is
+//! free must be granted to who asks, and everything must settle (INV-9).
+
+use sublet_protocol::requests::Class;
+use sublet_protocol::units::{GpuMilli, Seconds};
+
+use super::client::{Ask, plain_spec};
+use super::queue::Event;
+use super::setup;
+use super::world::World;
+
+/// How long a probe runs, in seconds.
+const PROBE: u64 = 60;
+
+/// Where the heal phase stands.
+#[derive(Debug, Default)]
+pub(super) struct Heal {
+    began_at: u64,
+}
+
+impl World {
+    /// Faults stop; what is broken is mended.
+    pub(super) fn begin_heal(&mut self) {
+        self.is_calm = true;
+        self.heal.began_at = self.now;
+        for agent in 0..self.agents.len() {
+            self.mend(agent);
+            if self.agents[agent].is_frozen(self.now) {
+                self.agents[agent].frozen_until = self.now;
+                self.resume(agent);
+            }
+            // An operator starts every agent anew: that ends fences, too.
+            if self.profile.has_second_hosts {
+                self.crash_agent(agent);
+            }
+            self.queue.push(self.now + 2_000, Event::AgentStart { agent });
+        }
+        for replica in 0..self.replicas.len() {
+            self.replicas[replica].is_isolated = false;
+            self.queue.push(self.now + 500, Event::ReplicaStart { replica });
+            self.queue.push(self.now + 600, Event::ReplicaJoins { replica });
+        }
+        for device in 0..self.devices.len() {
+            self.on_leaves(device);
+        }
+        self.queue.push(self.now + 10_000, Event::Heal(1));
+    }
+
+    pub(super) fn on_heal(&mut self, stage: u32) {
+        let silence = self.profile.silence();
+        let next = match stage {
+            1 => {
+                let leads = self.raft.leader.filter(|one| self.leads(*one, self.raft.term));
+                let has_office = leads.is_some_and(|one| self.replicas[one].office.is_some());
+                if !has_office {
+                    return self.fail(9, "no leader is in office 10 s after the end of the faults");
+                }
+                self.heal.began_at + silence + 10_000
+            }
+            2 => {
+                let since = self.now.saturating_sub(silence + 10_000);
+                if let Some(stuck) = self.checker.stuck_since(since) {
+                    return self.fail(9, &stuck);
+                }
+                self.take_all_back();
+                self.now + silence + 200_000
+            }
+            3 => {
+                if let Some(left) = self.checker.anything_live() {
+                    return self.fail(9, &format!("{left} outlives its recall by far"));
+                }
+                self.probe();
+                self.now + self.profile.policy.offer_ttl.as_millis().get() / 2 + 120_000
+            }
+            4 => {
+                let slices: usize = self.devices.iter().map(|device| device.slices.len()).sum();
+                let served = self.checker.probes_served();
+                if served != slices {
+                    let what = format!("{served} of {slices} free slices could be granted");
+                    return self.fail(9, &what);
+                }
+                self.now + PROBE * 1_000 + silence + 60_000
+            }
+            _last => return self.finish(),
+        };
+        self.queue.push(next, Event::Heal(stage + 1));
+    }
+
+    /// The operator takes everything back.
+    fn take_all_back(&mut self) {
+        for request in self.checker.all_requests() {
+            self.ask(None, Ask::Cancel(request));
+        }
+        for lease in self.checker.all_leases() {
+            self.ask(None, Ask::Revoke(lease));
+        }
+        let probing = setup::name("acme");
+        self.ask(None, Ask::Quota(probing, GpuMilli::new(100_000)));
+    }
+
+    /// One request for each slice.
+    fn probe(&mut self) {
+        self.checker.begin_probes();
+        let probing = setup::name("acme");
+        let slices: usize = self.devices.iter().map(|device| device.slices.len()).sum();
+        for _ in 0..slices {
+            let mut spec = plain_spec(Class::Experiment);
+            spec.duration = Seconds::new(PROBE);
+            self.ask(Some(probing), Ask::Submit(spec));
+        }
+    }
+
+    /// Everything has settled: the replicas are compared and the journal is folded again.
+    fn finish(&mut self) {
+        self.is_over = true;
+        if let Some(left) = self.checker.anything_live() {
+            return self.fail(9, &format!("{left} never settles"));
+        }
+        if self.open_operations() > 0 {
+            return self.fail(9, "a client was never answered");
+        }
+        for replica in 0..self.replicas.len() {
+            self.apply_committed(replica, None);
+        }
+        let books = self.replicas.iter().map(|one| (&one.journal, &one.state, &one.accounts));
+        let books: Vec<_> = books.collect();
+        let mut lapsed = sublet_core::State::default();
+        if let Some(lapse) = self.rule.and_then(super::rule::Rule::core) {
+            lapse.apply(&mut lapsed);
+        }
+        self.checker.at_the_end(&books, lapsed);
+    }
+}
