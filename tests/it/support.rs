@@ -42,6 +42,8 @@ impl Home {
         }
         command.env("XDG_CONFIG_HOME", self.path().join("config"));
         command.env("HOME", self.path());
+        // A server that is killed cannot remove its temporary folder.
+        command.env("TMPDIR", self.path());
         command.args(arguments).stdin(Stdio::null());
         command
     }
