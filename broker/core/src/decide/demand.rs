@@ -9,7 +9,7 @@ use sublet_protocol::requests::RequestSpec;
 use sublet_protocol::units::Timestamp;
 
 use super::{Decision, ending, only_owner_of};
-use crate::state::{RequestStage, State, Tenant};
+use crate::state::{LeaseStage, RequestStage, State, Tenant};
 
 pub(super) fn submit(
     state: &State,
@@ -54,6 +54,12 @@ pub(super) fn cancel(state: &State, actor: &Actor, request: RequestId, now: Time
         // The lease is given back; its end closes the request.
         RequestStage::Granted { lease } => {
             let running = &state.leases[lease];
+            // It would be done for nothing: the request waits again once the lease has ended.
+            if let LeaseStage::Ending { cause, .. } = running.stage
+                && ending::waits_again(state, running, cause)
+            {
+                return Err(Rejection::LeaseEnding);
+            }
             ending::begin(*lease, running, EndReason::Released, now).into_iter().collect()
         }
     })

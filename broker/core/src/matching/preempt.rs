@@ -62,8 +62,12 @@ pub(super) fn preempt(
             continue;
         }
         let Some(choice) = fewest(room, count) else { continue };
-        let fewer = |(_, known): &(Site, Choice)| choice.victims.len() < known.victims.len();
-        if best.as_ref().is_none_or(fewer) {
+        // Few victims, and among equally few those of the lowest tier (INV-10).
+        let harm = |choice: &Choice| {
+            let highest = choice.victims.iter().map(|victim| state.leases[victim].terms.tier());
+            (choice.victims.len(), highest.max())
+        };
+        if best.as_ref().is_none_or(|(_, known)| harm(&choice) < harm(known)) {
             best = Some((site, choice));
         }
     }

@@ -105,6 +105,23 @@ fn a_gang_is_preempted_whole_but_a_smaller_victim_is_preferred_by_being_newest()
 }
 
 #[test]
+fn the_lowest_tier_is_preempted_also_when_it_is_on_another_node() {
+    let mut world = World::with_nodes(2);
+    for number in 0..16 {
+        let class = if number < 8 { Class::Batch } else { Class::Experiment };
+        let low = world.submit("acme", u128::from(number) + 1, spec(class, 1));
+        world.activate(low, &[number]);
+    }
+    world.later(Seconds::new(600));
+    let near = RequestSpec { placement: Placement::Node, ..spec(Class::Latency, 2) };
+    world.submit("owner", 100, near);
+    let plan = matching::plan(view(&world));
+    let [PlanGroup::Preempt { victims, .. }] = &plan[..] else { panic!("{plan:?}") };
+    let class = |victim| world.state.leases()[victim].terms().class;
+    assert!(victims.iter().all(|victim| class(victim) == Class::Experiment), "{plan:?}");
+}
+
+#[test]
 fn each_reason_to_wait_is_named() {
     let rows: [(WaitReason, RequestSpec); 4] = [
         (WaitReason::Memory, RequestSpec { memory: MiB::new(80_001), ..spec(Class::Batch, 1) }),

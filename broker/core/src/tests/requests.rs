@@ -1,15 +1,17 @@
 //! Requests, quotas, keys and the setting up of a cell.
 
-use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
+use sublet_protocol::commands::{
+    Actor, Command, GuestOutcome, IdempotencyKey, Outcome, ReclaimCause,
+};
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::RequestId;
+use sublet_protocol::ids::{Boot, RequestId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, RequestSpec, SpecError, Tier};
 use sublet_protocol::units::{GpuMilli, Seconds};
 
-use crate::testing::{HOUR, World, model, operator, spec, tenant, user};
+use crate::testing::{HOUR, World, agent, gpu, model, operator, spec, tenant, user};
 
 fn submit(number: u128, spec: RequestSpec) -> Command {
     Command::SubmitRequest { request: RequestId::new(number), tenant: tenant("acme"), spec }
@@ -201,4 +203,19 @@ fn the_tail_is_sealed_by_length_or_age_and_never_empty() {
     world.must(Actor::Leader, Command::SealTail);
     assert_eq!(world.state.unsealed_from(), from, "the seal's own record is not in the segment");
     assert!(!world.state.is_seal_due(world.now.after(HOUR)), "alone it is not worth a segment");
+}
+
+#[test]
+fn a_cancellation_that_would_be_forgotten_is_refused_until_the_request_waits_again() {
+    let mut world = World::with_nodes(1);
+    let request = world.submit("acme", 1, spec(Class::Experiment, 1));
+    let lease = world.activate(request, &[0]);
+    let (slice, token) = (gpu(0), world.token(lease));
+    let (boot, cause) = (Boot::new(1), ReclaimCause::OwnerArrived);
+    world.must(agent(slice), Command::ReclaimSlice { slice, token, boot, cause });
+    let cancel = Command::CancelRequest { request };
+    world.refuse(user("acme"), cancel.clone(), Rejection::LeaseEnding);
+    world.stop(lease, slice, Seconds::new(5), GuestOutcome::Stopped);
+    world.must(user("acme"), cancel);
+    assert!(world.state.requests().is_empty());
 }
