@@ -7,6 +7,7 @@ use sublet_protocol::offers::RescindReason;
 use sublet_protocol::units::Millis;
 
 use super::held::{Held, Stage, kill_after};
+use super::mutation::Mutation;
 use super::{Condition, Effect, Observation, Session, USAGE_MAX};
 use crate::driver::{Exit, GuestKey, Report, StopSignal};
 use crate::durable::UsageEntry;
@@ -28,7 +29,7 @@ impl Session {
         if self.tell_stopped_again(key, out) {
             return;
         }
-        if self.durable.raise(key.slice, key.token) {
+        if !self.leaves_out(Mutation::NoRaise) && self.durable.raise(key.slice, key.token) {
             self.persist(out);
         }
         out.push(Effect::Send(stopped(&UsageEntry {
@@ -76,8 +77,13 @@ impl Session {
             }
         };
         self.condition.insert(device, Condition::Not(reason));
+        let is_ignored = match cause {
+            Some(ReclaimCause::OwnerArrived) => self.leaves_out(Mutation::OwnerIgnored),
+            Some(_) => self.leaves_out(Mutation::ForeignIgnored),
+            None => false,
+        };
         // The guest first: its grace runs.
-        if let Some(cause) = cause {
+        if let Some(cause) = cause.filter(|_| !is_ignored) {
             self.take_back(now, device, cause, out);
         }
         self.rescind_device(device, reason, out);
@@ -118,14 +124,14 @@ impl Session {
     }
 
     fn has_guest(&mut self, key: GuestKey) -> bool {
-        self.held_as(key).is_some_and(|held| {
-            matches!(held.stage, Stage::Starting { .. } | Stage::Running { .. })
-        })
+        self.held_as(key).is_some_and(|held| held.has_guest())
     }
 
     /// Begins the end of a member that is held, or hastens it: the signal at once, death at 80 % of
     /// the grace. One without a guest is over.
     pub(super) fn end(&mut self, now: Millis, key: GuestKey, grace: Millis, out: &mut Vec<Effect>) {
+        let (has_no_kill, is_hasty) =
+            (self.leaves_out(Mutation::NoKill), self.leaves_out(Mutation::StoppedTooSoon));
         let Some(held) = self.held_as(key) else { return };
         let wanted = now.saturating_add(kill_after(grace));
         match &mut held.stage {
@@ -134,12 +140,16 @@ impl Session {
             }
             Stage::Starting { lives } | Stage::Running { lives } => {
                 let lives = *lives;
-                let kill_at = wanted.min(held.deadline(lives));
+                let latest = held.deadline(lives);
+                let kill_at = if has_no_kill { latest } else { wanted.min(latest) };
                 held.stage = Stage::Stopping { kill_at, is_killed: false };
                 out.push(Effect::Signal(key, StopSignal::Terminate));
                 out.push(Effect::SetDeadline(key, kill_at));
+                if is_hasty {
+                    out.push(Effect::Send(held.stopped_too_soon(now)));
+                }
             }
-            Stage::Stopping { kill_at, is_killed: false } if wanted < *kill_at => {
+            Stage::Stopping { kill_at, is_killed: false } if wanted < *kill_at && !has_no_kill => {
                 *kill_at = wanted;
                 out.push(Effect::SetDeadline(key, wanted));
             }
@@ -150,7 +160,9 @@ impl Session {
     /// LA2 and the bought end; killing what should be dead; giving up what can no longer start.
     pub(super) fn end_what_is_due(&mut self, now: Millis, out: &mut Vec<Effect>) {
         let is_due = |held: &&Held| held.due().is_some_and(|due| due <= now);
-        let due: Vec<GuestKey> = self.held.values().filter(is_due).map(Held::key).collect();
+        let is_left = |held: &&Held| self.leaves_out(Mutation::NoSelfStop) && held.has_guest();
+        let due = self.held.values().filter(is_due).filter(|held| !is_left(held));
+        let due: Vec<GuestKey> = due.map(Held::key).collect();
         for key in due {
             let Some(held) = self.held_as(key) else { continue };
             if let Stage::Stopping { is_killed, .. } = &mut held.stage {
@@ -290,6 +302,13 @@ impl Session {
 }
 
 impl Held {
+    /// What must not be said while the guest is still there.
+    fn stopped_too_soon(&self, now: Millis) -> Up {
+        let GuestKey { slice, token } = self.key();
+        let (lease, used) = (self.terms.lease, self.clock.used(now));
+        Up::Stopped { lease, slice, token, used, outcome: GuestOutcome::Stopped }
+    }
+
     fn is_ending(&self) -> bool {
         matches!(self.stage, Stage::Stopping { .. } | Stage::Gone { .. })
     }

@@ -9,6 +9,7 @@ use sublet_protocol::requests::WorkloadRef;
 use sublet_protocol::units::Millis;
 
 use super::held::{Awaited, Held, Lives, Stage, UsageClock};
+use super::mutation::Mutation;
 use super::{Condition, EARLY_WORKLOADS_MAX, Effect, Refused, Session};
 use crate::driver::{Guest, GuestKey};
 use crate::durable::UsageEntry;
@@ -16,7 +17,7 @@ use crate::durable::UsageEntry;
 impl Session {
     /// LG2: checks, fsync, confirm. A grant that comes again is answered as before.
     pub(super) fn on_grant(&mut self, now: Millis, terms: &GrantTerms, out: &mut Vec<Effect>) {
-        if terms.boot != self.durable.boot {
+        if terms.boot != self.durable.boot && !self.leaves_out(Mutation::AnyBoot) {
             nack(terms, NackReason::OtherBoot, out);
             return;
         }
@@ -47,11 +48,13 @@ impl Session {
         let has_sibling = on_device.clone().any(|held| held.terms.token == token);
         let newest = self.durable.newest_on_device(slice.device);
         let is_newer = token > newest || (token == newest && has_sibling);
-        if token <= self.durable.newest_on_slice(&slice) || !is_newer {
+        let is_stale = token <= self.durable.newest_on_slice(&slice) || !is_newer;
+        if is_stale && !self.leaves_out(Mutation::AnyToken) {
             return Err(NackReason::StaleToken);
         }
         match self.condition.get(&slice.device) {
             Some(Condition::Idle) => {}
+            Some(_) if self.leaves_out(Mutation::OwnerUnseen) => {}
             Some(Condition::Not(RescindReason::DeviceFault)) => {
                 return Err(NackReason::DeviceFault);
             }
@@ -127,6 +130,7 @@ impl Session {
         out: &mut Vec<Effect>,
     ) {
         let wait = self.config.workload_wait;
+        let counts_from_arrival = self.leaves_out(Mutation::ActivationFromArrival);
         let Some(held) = self.held_as(key) else {
             self.disown(key, out);
             return;
@@ -136,7 +140,7 @@ impl Session {
         if nonce > last {
             return;
         }
-        let live_until = held.live_until(nonce);
+        let live_until = held.live_until(if counts_from_arrival { now } else { nonce });
         if now >= held.last_start(live_until) {
             self.confirm_again(now, key, out);
             return;

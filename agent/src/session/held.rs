@@ -101,6 +101,11 @@ impl Held {
         self.stop_at(lives).saturating_add(kill_after(self.grace()))
     }
 
+    /// Whether a guest is there that was not told to end.
+    pub(super) const fn has_guest(&self) -> bool {
+        matches!(self.stage, Stage::Starting { .. } | Stage::Running { .. })
+    }
+
     /// When something must be done without being asked.
     pub(super) fn due(&self) -> Option<Millis> {
         match self.stage {

@@ -11,6 +11,10 @@
 mod ends;
 mod grants;
 mod held;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+#[cfg(not(feature = "mutations"))]
+mod mutation;
 mod offers;
 mod renewals;
 
@@ -26,6 +30,7 @@ use sublet_protocol::units::{Millis, Seconds};
 use crate::driver::{Guest, GuestKey, Report, StopSignal};
 use crate::durable::DurableState;
 use held::Held;
+use mutation::Mutation;
 use offers::Offer;
 
 /// A slice of this node that may be lent.
@@ -120,6 +125,8 @@ pub struct Session {
     /// The last renewal that was sent.
     renewed_at: Millis,
     inventory_at: Millis,
+    #[cfg(feature = "mutations")]
+    mutation: Option<Mutation>,
 }
 
 impl Session {
@@ -140,6 +147,8 @@ impl Session {
             early_workloads: VecDeque::new(),
             renewed_at: now,
             inventory_at: now,
+            #[cfg(feature = "mutations")]
+            mutation: None,
         };
         let mut out = vec![Effect::Send(Up::Hello)];
         session.settle_earlier_start(&mut out);
@@ -223,7 +232,9 @@ impl Session {
     /// When [`Session::on_tick`] will have something to do.
     #[must_use]
     pub fn next_due(&self) -> Millis {
-        let held = self.held.values().filter_map(Held::due);
+        let is_waited_for =
+            |held: &&Held| !self.leaves_out(Mutation::NoSelfStop) || !held.has_guest();
+        let held = self.held.values().filter(is_waited_for).filter_map(Held::due);
         let offers = self.offers.values().filter_map(Offer::due);
         let soonest = held.chain(offers).chain(self.renewal_due()).min();
         soonest.map_or(self.inventory_at, |due| due.min(self.inventory_at))

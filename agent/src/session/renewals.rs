@@ -4,6 +4,7 @@ use sublet_protocol::agent::{Alive, Held as HeldWord, Up};
 use sublet_protocol::units::Millis;
 
 use super::held::Stage;
+use super::mutation::Mutation;
 use super::{Effect, Session};
 use crate::driver::GuestKey;
 use crate::durable::UsageEntry;
@@ -54,10 +55,14 @@ impl Session {
         if nonce > self.renewed_at {
             return;
         }
+        let counts_from = match self.leaves_out(Mutation::RenewalFromArrival) {
+            true => now,
+            false => nonce,
+        };
         for one in alive {
             let key = GuestKey { slice: one.slice, token: one.token };
             let Some(held) = self.held_as(key) else { continue };
-            let live_until = held.live_until(nonce);
+            let live_until = held.live_until(counts_from);
             if let Stage::Confirmed { .. } = held.stage {
                 // The broker counts it as active, so its activation was lost: asked for again.
                 self.confirm_again(now, key, out);

@@ -9,6 +9,7 @@ use sublet_protocol::units::Timestamp;
 
 use crate::decide::{self, Part};
 use crate::evolve::evolve;
+use crate::mutation::Mutation;
 use crate::state::State;
 
 /// What came of a command.
@@ -47,7 +48,8 @@ enum Admission {
 fn admit(state: &State, stamped: &Stamped, term: u64) -> Result<Admission, Rejection> {
     if let Some(key) = stamped.key {
         let scope = scope(&stamped.actor)?;
-        if let Some(entry) = state.keys.get(&(scope, key.key)) {
+        let known = state.keys.get(&(scope, key.key));
+        if let Some(entry) = known.filter(|_| !state.leaves_out(Mutation::NoKeys)) {
             return match entry.body == key.body {
                 true => Ok(Admission::Repeated { first: entry.first }),
                 false => Err(Rejection::KeyReused),

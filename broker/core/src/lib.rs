@@ -17,6 +17,10 @@ mod apply;
 pub mod decide;
 mod evolve;
 mod fit;
+#[cfg(feature = "mutations")]
+pub mod mutation;
+#[cfg(not(feature = "mutations"))]
+mod mutation;
 mod state;
 
 pub mod invariants;

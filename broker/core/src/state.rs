@@ -420,6 +420,10 @@ pub struct State {
     pub(crate) keys_by_time: BTreeSet<(Timestamp, KeyScope, [u8; 16])>,
     pub(crate) operator_keys: u32,
     pub(crate) due: BTreeSet<(Timestamp, Due)>,
+    /// A rule that is left out; no part of the state.
+    #[cfg(feature = "mutations")]
+    #[serde(skip)]
+    pub(crate) mutation: Option<crate::mutation::Mutation>,
 }
 
 impl State {

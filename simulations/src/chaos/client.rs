@@ -193,8 +193,10 @@ impl World {
         if is_used && !self.is_calm && self.random.chance(1, 20) {
             self.faults.count(Fault::KeyMisused);
             let again = Operation { tries: 0, is_misuse: true, ..operation };
-            self.clients.operations.insert(id, again);
-            self.try_operation(id);
+            let next = self.clients.next;
+            self.clients.next += 1;
+            self.clients.operations.insert(next, again);
+            self.try_operation(next);
         }
     }
 

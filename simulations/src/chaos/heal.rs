@@ -9,6 +9,8 @@ use super::queue::Event;
 use super::setup;
 use super::world::World;
 
+/// How often everything is taken back.
+const RECALLS_MAX: u32 = 4;
 /// How long a probe runs, in seconds.
 const PROBE: u64 = 60;
 
@@ -16,6 +18,7 @@ const PROBE: u64 = 60;
 #[derive(Debug, Default)]
 pub(super) struct Heal {
     began_at: u64,
+    recalls: u32,
 }
 
 impl World {
@@ -25,10 +28,9 @@ impl World {
         self.heal.began_at = self.now;
         for agent in 0..self.agents.len() {
             self.mend(agent);
-            if self.agents[agent].is_frozen(self.now) {
-                self.agents[agent].frozen_until = self.now;
-                self.resume(agent);
-            }
+            // A suspended node comes back by itself; healing begins when the last one has.
+            let until = self.agents[agent].frozen_until;
+            self.heal.began_at = self.heal.began_at.max(until);
             // An operator starts every agent anew: that ends fences, too.
             if self.profile.has_second_hosts {
                 self.crash_agent(agent);
@@ -43,7 +45,7 @@ impl World {
         for device in 0..self.devices.len() {
             self.on_leaves(device);
         }
-        self.queue.push(self.now + 10_000, Event::Heal(1));
+        self.queue.push(self.heal.began_at + 10_000, Event::Heal(1));
     }
 
     pub(super) fn on_heal(&mut self, stage: u32) {
@@ -64,6 +66,12 @@ impl World {
                 }
                 self.take_all_back();
                 self.now + silence + 200_000
+            }
+            3 if self.checker.anything_live().is_some() && self.heal.recalls < RECALLS_MAX => {
+                // What was being recalled when it was cancelled waits again, and may run again.
+                self.heal.recalls += 1;
+                self.take_all_back();
+                return self.queue.push(self.now + silence + 200_000, Event::Heal(3));
             }
             3 => {
                 if let Some(left) = self.checker.anything_live() {

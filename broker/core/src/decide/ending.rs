@@ -9,6 +9,7 @@ use sublet_protocol::money::{self, Account, Line, MicroCredits};
 use sublet_protocol::requests::OnRecall;
 use sublet_protocol::units::{Millis, Timestamp};
 
+use crate::mutation::Mutation;
 use crate::state::{Lease, LeaseStage, State};
 
 /// A member with no guest left.
@@ -49,8 +50,13 @@ pub(super) fn stop(
         used: stop.used,
         outcome: stop.outcome,
     }));
-    let used = fresh.iter().map(|stop| stop.used).fold(lease.used, Millis::max);
-    if lease.stopped.len() + fresh.len() == lease.terms.members.len() {
+    let merge = match state.leaves_out(Mutation::UseAddsUp) {
+        true => Millis::saturating_add,
+        false => Millis::max,
+    };
+    let used = fresh.iter().map(|stop| stop.used).fold(lease.used, merge);
+    let are_all = lease.stopped.len() + fresh.len() == lease.terms.members.len();
+    if are_all || state.leaves_out(Mutation::OneStops) {
         events.extend(finish(state, id, cause, used, now));
     }
     events
@@ -93,6 +99,7 @@ fn settle(
 ) -> Settlement {
     let terms = &lease.terms;
     let window = lease.active_since().map_or(Millis::ZERO, |since| now.since(since));
+    let used = if state.leaves_out(Mutation::UnmeasuredCharge) { window } else { used };
     let billed = used.min(window).min(terms.duration.as_millis());
     // Row F9: what the owner takes back before the minimum run time costs the borrower nothing.
     let is_cut_short = reason == EndReason::Reclaimed && billed < state.policy.min_run.as_millis();
@@ -120,15 +127,20 @@ fn lines(lease: &Lease, settlement: &Settlement) -> Vec<Line> {
     all.into_iter().filter(moves).collect()
 }
 
-/// The request waits again if the tenant wants that and did not cause the end, or if the start
-/// failed and may be tried again; else it is closed.
-fn after(state: &State, lease: &Lease, reason: EndReason) -> Event {
-    let (request, tenant) = (lease.terms.request, lease.terms.tenant);
-    let entry = &state.requests[&request];
+/// Whether the request waits again after such an end: the tenant wants that and did not cause the
+/// end, or the start failed and may be tried again.
+pub(super) fn waits_again(state: &State, lease: &Lease, reason: EndReason) -> bool {
+    let entry = &state.requests[&lease.terms.request];
     let is_retried =
         reason == EndReason::StartFailed && entry.failed_starts < state.policy.start_retries;
     let is_resumed = reason.is_recall() && entry.spec.on_recall == OnRecall::Requeue;
-    if is_retried || is_resumed {
+    is_retried || is_resumed
+}
+
+/// The request waits again or is closed.
+fn after(state: &State, lease: &Lease, reason: EndReason) -> Event {
+    let (request, tenant) = (lease.terms.request, lease.terms.tenant);
+    if waits_again(state, lease, reason) {
         Event::RequestRequeued { request, tenant, reason }
     } else {
         Event::RequestClosed { request, tenant, reason }

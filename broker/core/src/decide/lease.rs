@@ -10,6 +10,7 @@ use sublet_protocol::units::{Millis, Timestamp};
 
 use super::ending::{self, Stop};
 use super::{Decision, only_agent, only_leader, only_operator, only_owner_of};
+use crate::mutation::Mutation;
 use crate::state::{Lease, LeaseStage, State};
 
 /// Which member of which lease an agent speaks of, and with what right.
@@ -42,7 +43,8 @@ impl Claim {
         let member = member.ok_or(Rejection::MemberMissing)?;
         let node = state.nodes.get(&(self.slice.cluster, self.slice.node));
         let newest = node.ok_or(Rejection::NodeMissing)?.boot;
-        if self.boot != member.boot || self.boot != newest {
+        let is_its = self.boot == member.boot && self.boot == newest;
+        if !is_its && !state.leaves_out(Mutation::AnyBoot) {
             return Err(Rejection::BootOld);
         }
         Ok((lease, member))
@@ -61,7 +63,8 @@ pub(super) fn confirm(state: &State, actor: &Actor, claim: Claim, now: Timestamp
         return Ok(Vec::new());
     }
     let mut events = vec![Event::MemberConfirmed { lease: claim.lease, slice: member.slice }];
-    if confirmed.len() + 1 == lease.terms.members.len() {
+    let is_last = confirmed.len() + 1 == lease.terms.members.len();
+    if is_last || state.leaves_out(Mutation::OneConfirms) {
         let ends_at = now.after(lease.terms.duration);
         events.push(Event::LeaseActivated { lease: claim.lease, ends_at });
     }
@@ -77,7 +80,8 @@ pub(super) fn refuse(
 ) -> Decision {
     let (lease, member) = claim.check(state, actor)?;
     let (id, slice) = (claim.lease, member.slice);
-    if matches!(lease.stage, LeaseStage::Active { .. }) {
+    let is_active = matches!(lease.stage, LeaseStage::Active { .. });
+    if is_active && !state.leaves_out(Mutation::LateRefusal) {
         return Err(Rejection::LeaseActive);
     }
     if lease.stopped.contains(&slice) {

@@ -15,6 +15,7 @@ use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
 use super::{Decision, ending};
 use crate::fit::{self, Candidate};
+use crate::mutation::Mutation;
 use crate::state::{LeaseStage, Offer, Request, RequestStage, State};
 
 pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
@@ -92,7 +93,8 @@ fn judge(
     }
     let count = u64::try_from(slices.len()).map_err(|_| Rejection::PlanCount)?;
     let wanted = gpu.checked_mul(count).ok_or(Rejection::QuotaExceeded)?;
-    if wanted > fit::quota_left(state, request.tenant, model) {
+    let has_room = wanted <= fit::quota_left(state, request.tenant, model);
+    if !has_room && !state.leaves_out(Mutation::NoQuota) {
         return Err(Rejection::QuotaExceeded);
     }
     Ok(Common { cluster, owner, model, gpu, price })
@@ -147,7 +149,8 @@ fn terms(
     if state.leases.contains_key(&lease) {
         return Err(Rejection::LeaseExists);
     }
-    let counter = state.tokens.checked_add(1).ok_or(Rejection::CounterExhausted)?;
+    let step = u64::from(!state.leaves_out(Mutation::SameToken) || state.tokens == 0);
+    let counter = state.tokens.checked_add(step).ok_or(Rejection::CounterExhausted)?;
     let (_, epoch) = state.cell.ok_or(Rejection::CellMissing)?;
     let mut members: Vec<Member> = offers.iter().map(|offer| member(offer)).collect();
     members.sort_by_key(|member| member.slice);

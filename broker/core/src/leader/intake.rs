@@ -7,6 +7,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{Millis, Timestamp};
 
 use super::{Effect, Intake, Leader, node_of, refused};
+use crate::mutation::Mutation;
 use crate::state::{LeaseStage, State};
 
 impl Leader {
@@ -18,7 +19,9 @@ impl Leader {
         }
         match state.nodes().get(&(cluster, node)) {
             None => return refused(Rejection::NodeMissing),
-            Some(known) if known.boot() != boot => return refused(Rejection::BootOld),
+            Some(known) if known.boot() != boot && !state.leaves_out(Mutation::AnyBoot) => {
+                return refused(Rejection::BootOld);
+            }
             Some(known) if known.host() != host => return refused(Rejection::HostConflict),
             Some(_) => {}
         }
