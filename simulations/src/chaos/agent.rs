@@ -186,7 +186,10 @@ impl World {
         }
         match effect {
             Effect::Persist(state) => self.persist(agent, &state),
-            Effect::Send(message) => self.push_up(agent, message),
+            Effect::Send(message) => {
+                self.checker.agent_says(agent, &message);
+                self.push_up(agent, message);
+            }
             Effect::Start(guest) => self.start_guest(agent, &guest),
             Effect::Signal(key, _) => self.signal_guest(agent, key),
             Effect::SetDeadline(key, at) => self.set_guest_deadline(agent, key, at),
@@ -197,7 +200,7 @@ impl World {
     fn persist(&mut self, agent: usize, state: &DurableState) {
         // LF2 without its fsync: what was not yet kept is lost with the process.
         if self.is_without(Rule::Lf2Fsync) {
-            return self.checker.agent_acts_on(state);
+            return self.checker.agent_acts_on(agent, state);
         }
         self.checker.agent_keeps(agent, state);
         let forgetful = DurableState { usage: Vec::new(), ..state.clone() };

@@ -38,7 +38,7 @@ impl World {
             5..=9 => self.cut(agent),
             10 => self.crash_replica(replica),
             11 | 12 => self.isolate(replica),
-            13 => self.isolate_leader(),
+            13 => self.split(),
             14 => self.change_leader(),
             15 => self.jump(replica),
             16 => self.forge(agent),
@@ -130,6 +130,7 @@ impl World {
     pub(super) fn mend(&mut self, agent: usize) {
         let wires = &mut self.agents[agent].wires;
         (wires.is_up_cut, wires.is_down_cut) = (false, false);
+        wires.cut_brokers = [false; 3];
         // What its link does after a reconnection: it tells everything.
         if self.agents[agent].is_up() {
             self.plan_agent_wake(agent);
@@ -142,20 +143,36 @@ impl World {
         }
         self.faults.count(Fault::BrokerIsolated);
         self.replicas[replica].is_isolated = true;
-        let at = self.now + 3_000 + self.random.below(120_000);
+        let most = if self.random.chance(1, 4) { 900_000 } else { 120_000 };
+        let at = self.now + 3_000 + self.random.below(most);
         self.queue.push(at, Event::ReplicaJoins { replica });
         self.call_election();
     }
 
-    fn isolate_leader(&mut self) {
-        if let Some(leader) = self.raft.leader {
-            self.isolate(leader);
+    /// The leader is cut off from the other brokers, with some agents on its side.
+    fn split(&mut self) {
+        let Some(leader) = self.raft.leader.filter(|one| !self.replicas[*one].is_isolated) else {
+            return;
+        };
+        self.faults.count(Fault::Split);
+        self.isolate(leader);
+        let until = self.now + 60_000 + self.random.below(900_000);
+        for agent in 0..self.agents.len() {
+            if self.random.chance(1, 3) {
+                let cut = &mut self.agents[agent].wires.cut_brokers;
+                *cut = [true; 3];
+                cut[leader] = false;
+                self.queue.push(until, Event::Mended { agent });
+            }
         }
     }
 
     pub(super) fn join(&mut self, replica: usize) {
         self.replicas[replica].is_isolated = false;
         self.queue.push(self.now + 50, Event::Apply { replica });
+        if self.is_deposed(replica) {
+            self.learns_soon(replica);
+        }
         self.call_election();
     }
 
@@ -178,10 +195,20 @@ impl World {
         if !self.agents[agent].is_liar {
             return;
         }
-        let Some((lease, slice, token)) = self.checker.lease_outside(self.agents[agent].cluster)
+        let whose = self.random.chance(1, 2);
+        let Some((lease, slice, token)) =
+            self.checker.lease_to_forge(self.agents[agent].cluster, whose)
         else {
             return;
         };
+        if whose {
+            // It refuses what runs on its own node: too late (LG4).
+            self.faults.count(Fault::ForgedMessage);
+            let reason = sublet_protocol::commands::NackReason::StartFailed;
+            let Some(its) = self.agent_at(slice.cluster, slice.node) else { return };
+            let (boot, host) = (self.agents[its].boot, self.agents[its].host);
+            return self.say_as(its, boot, host, Up::Nack { lease, slice, token, reason });
+        }
         self.faults.count(Fault::ForgedMessage);
         let outcome = GuestOutcome::Stopped;
         let used = Millis::ZERO;

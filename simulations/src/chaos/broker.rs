@@ -160,7 +160,7 @@ impl World {
                 effects.extend(more);
                 self.carry_out_leader(replica, effects);
                 if let Some(agent) = self.agent_at(message.cluster, message.node) {
-                    self.reply(agent, (message.boot.get(), message.sequence), &reply);
+                    self.reply(replica, agent, (message.boot.get(), message.sequence), &reply);
                 }
                 return;
             }
@@ -250,8 +250,11 @@ impl World {
         let Ok(message) = codec::decode::<UpEnvelope>(bytes) else {
             return self.fail(12, "a message of an agent cannot be read");
         };
+        let agent = self.agent_at(message.cluster, message.node);
         for replica in 0..self.replicas.len() {
-            if self.replicas[replica].is_up && self.replicas[replica].office.is_some() {
+            let is_cut = agent.is_some_and(|one| self.agents[one].wires.cut_brokers[replica]);
+            let is_in_office = self.replicas[replica].office.is_some();
+            if self.replicas[replica].is_up && is_in_office && !is_cut {
                 self.hear(replica, &message);
             }
         }
@@ -285,12 +288,12 @@ impl World {
                     if self.is_deposed(replica) {
                         self.faults.count(Fault::DeposedSpoke);
                     }
-                    self.reply(agent, of, &reply);
+                    self.reply(replica, agent, of, &reply);
                 }
             }
             Intake::Output => {
                 if let Some(agent) = agent {
-                    self.reply(agent, of, &Reply::Done);
+                    self.reply(replica, agent, of, &Reply::Done);
                 }
             }
         }
@@ -312,7 +315,7 @@ impl World {
         let effects = office.leader.after_barrier(&one.state, now, message);
         self.carry_out_leader(replica, effects);
         if let Some(agent) = self.agent_at(message.cluster, message.node) {
-            self.reply(agent, (message.boot.get(), message.sequence), &Reply::Done);
+            self.reply(replica, agent, (message.boot.get(), message.sequence), &Reply::Done);
         }
     }
 

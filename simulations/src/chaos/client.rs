@@ -52,7 +52,7 @@ pub(super) enum Ask {
 
 impl World {
     pub(super) fn schedule_client(&mut self, client: usize) {
-        let at = self.now + 2_000 + self.random.below(90_000);
+        let at = self.now + 2_000 + self.random.below(self.profile.client_every);
         self.queue.push(at, Event::Client { client });
     }
 

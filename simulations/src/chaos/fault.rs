@@ -38,6 +38,8 @@ pub enum Fault {
     BrokerCrashInEffects,
     /// A broker was cut off from the others but not from the agents.
     BrokerIsolated,
+    /// A leader was cut off from the others with some agents on its side.
+    Split,
     /// Leadership moved though nobody died.
     LeaderChange,
     /// What a leader had proposed was lost with it.
@@ -86,7 +88,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind; each must have occurred in a set of seeds.
-    pub const ALL: [Fault; 37] = [
+    pub const ALL: [Fault; 38] = [
         Fault::Lost,
         Fault::Doubled,
         Fault::Late,
@@ -102,6 +104,7 @@ impl Fault {
         Fault::BrokerCrash,
         Fault::BrokerCrashInEffects,
         Fault::BrokerIsolated,
+        Fault::Split,
         Fault::LeaderChange,
         Fault::LostSuffix,
         Fault::KeptSuffix,

@@ -20,6 +20,8 @@ const DELAY_MAX: u64 = 90_000;
 pub(super) struct Wires {
     pub(super) is_up_cut: bool,
     pub(super) is_down_cut: bool,
+    /// Brokers it cannot reach and that cannot reach it.
+    pub(super) cut_brokers: [bool; 3],
     /// When the last message of each direction arrives, to see what overtakes.
     last_up: u64,
     last_down: u64,
@@ -31,26 +33,27 @@ impl World {
         if self.is_calm {
             return Some(1 + self.random.below(20));
         }
-        match self.random.below(200) {
+        let (roll, late) = (self.random.below(200), self.profile.late);
+        match roll {
             0..=4 => {
                 self.faults.count(Fault::Lost);
                 None
             }
-            5..=11 => {
+            _ if roll < 5 + late => {
                 let delay = self.random.below(DELAY_MAX);
                 if delay >= LATE {
                     self.faults.count(Fault::Late);
                 }
                 Some(delay)
             }
-            12..=40 => Some(self.random.below(2_000)),
+            _ if roll < 35 + late => Some(self.random.below(2_000)),
             _most => Some(1 + self.random.below(40)),
         }
     }
 
     /// One copy, sometimes two.
     fn copies(&mut self) -> u64 {
-        let is_doubled = !self.is_calm && self.random.chance(1, 25);
+        let is_doubled = !self.is_calm && self.random.chance(1, self.profile.doubled);
         if is_doubled {
             self.faults.count(Fault::Doubled);
         }
@@ -81,7 +84,8 @@ impl World {
         };
         let bytes: Rc<[u8]> = bytes.into();
         for _ in 0..self.copies() {
-            if self.agents[agent].wires.is_down_cut {
+            let wires = &self.agents[agent].wires;
+            if wires.is_down_cut || wires.cut_brokers[replica] {
                 continue;
             }
             let Some(delay) = self.delay() else { continue };
@@ -92,8 +96,15 @@ impl World {
     }
 
     /// A broker's answer to a message of an agent.
-    pub(super) fn reply(&mut self, agent: usize, (boot, sequence): (u64, u64), reply: &Reply) {
-        if self.agents[agent].wires.is_down_cut {
+    pub(super) fn reply(
+        &mut self,
+        replica: usize,
+        agent: usize,
+        (boot, sequence): (u64, u64),
+        reply: &Reply,
+    ) {
+        let wires = &self.agents[agent].wires;
+        if wires.is_down_cut || wires.cut_brokers[replica] {
             return;
         }
         let Some(delay) = self.delay() else { return };

@@ -179,9 +179,10 @@ impl World {
     fn elect(&mut self, winner: usize) {
         if let Some(old) = self.raft.leader {
             self.replicas[old].must_go = false;
-            let (replica, term) = (old, self.raft.term);
-            let learns = self.now + self.random.below(if self.is_calm { 2_000 } else { 60_000 });
-            self.queue.push(learns, Event::Deposed { replica, term });
+            // One that is cut off learns nothing until it is back.
+            if !self.replicas[old].is_isolated {
+                self.learns_soon(old);
+            }
         }
         self.settle_suffix();
         self.raft.term += 1 + self.random.below(2);
@@ -189,6 +190,14 @@ impl World {
         self.checker.term(self.raft.term);
         let (replica, term) = (winner, self.raft.term);
         self.queue.push(self.now + 1 + self.random.below(150), Event::Office { replica, term });
+    }
+
+    /// A broker that no longer leads will know it in a while.
+    pub(super) fn learns_soon(&mut self, replica: usize) {
+        let Some(office) = &self.replicas[replica].office else { return };
+        let term = office.term;
+        let learns = self.now + self.random.below(if self.is_calm { 2_000 } else { 60_000 });
+        self.queue.push(learns, Event::Deposed { replica, term });
     }
 
     /// What the old leader had proposed: a prefix was on the winner, the rest is lost with it.

@@ -45,6 +45,12 @@ pub(super) struct Profile {
     pub(super) policy: Policy,
     pub(super) fault_every: u64,
     pub(super) has_second_hosts: bool,
+    /// Messages of 200 that are late.
+    pub(super) late: u64,
+    /// One message in so many comes twice.
+    pub(super) doubled: u64,
+    /// The longest pause of a client.
+    pub(super) client_every: u64,
 }
 
 impl Profile {
@@ -97,6 +103,20 @@ fn policy(random: &mut Random, rule: Option<Rule>) -> Policy {
     policy
 }
 
+/// Hasty worlds break often; patient ones let leases grow old; stale ones repeat old messages.
+fn profile(random: &mut Random, policy: Policy) -> Profile {
+    let (fault_every, client_every) = match random.below(3) {
+        0 => (100_000 + random.below(400_000), 400_000),
+        _hasty => (8_000 + random.below(60_000), 90_000),
+    };
+    let (late, doubled) = match random.below(3) {
+        0 => (60, 5),
+        _fresh => (7, 25),
+    };
+    let has_second_hosts = random.chance(1, 2);
+    Profile { policy, fault_every, has_second_hosts, late, doubled, client_every }
+}
+
 fn rate(random: &mut Random) -> i64 {
     let error = match random.below(3) {
         0 => RATE_MAX,
@@ -111,8 +131,7 @@ impl World {
     pub(super) fn new(options: &Options, seed: u64, life: u64) -> World {
         let mut random = Random::new(seed, life);
         let policy = policy(&mut random, options.rule);
-        let fault_every = 8_000 + random.below(60_000);
-        let has_second_hosts = random.chance(1, 2);
+        let profile = profile(&mut random, policy);
         let is_quiet = options.scenario == Scenario::Quiet;
         let liar = (!is_quiet && random.chance(1, 3)).then_some(CLUSTERS - 1);
         let mut world = World {
@@ -122,7 +141,7 @@ impl World {
             random,
             faults: super::fault::Faults::default(),
             rule: options.rule,
-            profile: Profile { policy, fault_every, has_second_hosts },
+            profile,
             agents: Vec::new(),
             devices: Vec::new(),
             guests: super::guests::Guests::default(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use sublet_agent::durable::DurableState;
 use sublet_core::{Applied, State};
+use sublet_protocol::agent::Up;
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::ids::{DeviceId, Token};
 use sublet_protocol::units::Timestamp;
@@ -18,7 +19,9 @@ pub(super) struct Order {
     time: Timestamp,
     term: u64,
     boots: BTreeMap<usize, u64>,
-    tokens: BTreeMap<DeviceId, Token>,
+    tokens: BTreeMap<usize, BTreeMap<DeviceId, Token>>,
+    /// The newest token of each slice whose end its agent has said.
+    over: BTreeMap<(usize, SliceId), Token>,
     started: BTreeMap<SliceId, Token>,
 }
 
@@ -50,20 +53,36 @@ impl Checker {
         let boot = durable.boot.get();
         let newest = self.order.boots.insert(agent, boot).unwrap_or(0);
         self.check(6, boot >= newest, || format!("agent {agent} goes back to start {boot}"));
-        for (device, token) in &durable.device_tokens {
-            let known = self.order.tokens.get(device).copied().unwrap_or(Token::NONE);
-            let is_newer = *token >= known;
-            self.check(6, is_newer, || format!("{device} goes back from {known} to {token}"));
-            self.order.tokens.insert(*device, known.max(*token));
+        let known = self.order.tokens.entry(agent).or_default();
+        let back =
+            known.iter().find(|(device, token)| durable.newest_on_device(**device) < **token);
+        if let Some((device, token)) = back {
+            let what = format!("agent {agent} forgets that it saw {token} on {device}");
+            return self.fail(6, what);
         }
+        self.agent_acts_on(agent, durable);
         self.bounds_of_agent(durable.usage.len());
     }
 
-    /// What an agent will keep in a moment: it acts on this.
-    pub(crate) fn agent_acts_on(&mut self, durable: &DurableState) {
-        for (device, token) in &durable.device_tokens {
-            let known = self.order.tokens.entry(*device).or_insert(Token::NONE);
-            *known = token.max(known).to_owned();
+    /// What an agent has seen, kept or not: it acts on this.
+    pub(crate) fn agent_acts_on(&mut self, agent: usize, durable: &DurableState) {
+        self.order.tokens.entry(agent).or_default().clone_from(&durable.device_tokens);
+    }
+
+    /// An agent does not prepare what it has stopped or refused, nor what is older.
+    pub(crate) fn agent_says(&mut self, agent: usize, message: &Up) {
+        match message {
+            Up::Stopped { slice, token, .. } => {
+                let over = self.order.over.entry((agent, *slice)).or_insert(Token::NONE);
+                *over = *token.max(over);
+            }
+            Up::Confirm { slice, token, .. } => {
+                let over = self.order.over.get(&(agent, *slice)).copied().unwrap_or(Token::NONE);
+                self.check(6, *token > over, || {
+                    format!("agent {agent} prepares {token} on {slice} after the end of {over}")
+                });
+            }
+            _other => {}
         }
     }
 

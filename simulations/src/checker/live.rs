@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::{Actor, Command, Stamped};
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{ClusterId, LeaseId, NodeId, RequestId, TenantId};
+use sublet_protocol::ids::{Boot, ClusterId, LeaseId, NodeId, RequestId, TenantId};
 use sublet_protocol::leases::LeaseTerms;
 use sublet_protocol::records::Record;
 use sublet_protocol::units::Timestamp;
@@ -18,13 +18,14 @@ pub(super) struct LiveLease {
     pub(super) is_ending: bool,
     /// True time of its last change of stage.
     pub(super) since: u64,
+    pub(super) confirmed: BTreeSet<SliceId>,
     pub(super) stopped: BTreeSet<SliceId>,
     /// Whether each stopped member was reported by its agent.
     pub(super) is_reported: bool,
 }
 
-/// An open offer: generation and when it expires.
-pub(super) type LiveOffer = (u64, Timestamp);
+/// An open offer: generation, the start that offers, and when it expires.
+pub(super) type LiveOffer = (u64, Boot, Timestamp);
 
 /// Everything that is live.
 #[derive(Debug, Default)]
@@ -33,17 +34,18 @@ pub(super) struct Live {
     pub(super) offers: BTreeMap<SliceId, LiveOffer>,
     /// Open requests, with whether they wait.
     pub(super) requests: BTreeMap<RequestId, (TenantId, bool)>,
-    pub(super) nodes: BTreeSet<(ClusterId, NodeId)>,
+    /// The newest start of each node.
+    pub(super) nodes: BTreeMap<(ClusterId, NodeId), Boot>,
 }
 
 impl Live {
     pub(super) fn record(&mut self, now: u64, record: &Record, stamped: &Stamped) {
         match &record.event {
-            Event::NodeRegistered { cluster, node, .. } => {
-                self.nodes.insert((*cluster, *node));
+            Event::NodeRegistered { cluster, node, boot, .. } => {
+                self.nodes.insert((*cluster, *node), *boot);
             }
             Event::CapacityOffered { offer, expires_at } => {
-                self.offers.insert(offer.slice, (offer.generation, *expires_at));
+                self.offers.insert(offer.slice, (offer.generation, offer.boot, *expires_at));
             }
             Event::OfferRescinded { slice, .. } => {
                 self.offers.remove(slice);
@@ -56,6 +58,11 @@ impl Live {
                 self.requests.remove(request);
             }
             Event::LeaseGranted { terms, .. } => self.granted(now, terms),
+            Event::MemberConfirmed { lease, slice } => {
+                if let Some(one) = self.leases.get_mut(lease) {
+                    one.confirmed.insert(*slice);
+                }
+            }
             Event::LeaseActivated { lease, .. } => {
                 if let Some(one) = self.leases.get_mut(lease) {
                     one.active_at = Some(record.time);
@@ -94,6 +101,7 @@ impl Live {
             active_at: None,
             is_ending: false,
             since: now,
+            confirmed: BTreeSet::new(),
             stopped: BTreeSet::new(),
             is_reported: true,
         };

@@ -18,10 +18,14 @@ impl Checker {
         self.live.leases.get(&lease).map(|one| one.terms.token)
     }
 
-    /// Some lease outside a cluster.
-    pub(crate) fn lease_outside(&self, cluster: ClusterId) -> Option<(LeaseId, SliceId, Token)> {
-        let outside = |one: &&LiveLease| one.terms.cluster != cluster;
-        let lease = self.live.leases.values().find(outside)?;
+    /// Some lease of a cluster, or one outside it.
+    pub(crate) fn lease_to_forge(
+        &self,
+        cluster: ClusterId,
+        is_own: bool,
+    ) -> Option<(LeaseId, SliceId, Token)> {
+        let fits = |one: &&LiveLease| (one.terms.cluster == cluster) == is_own;
+        let lease = self.live.leases.values().find(fits)?;
         let member = lease.terms.members.first()?;
         Some((lease.terms.lease, member.slice, lease.terms.token))
     }

@@ -13,6 +13,7 @@ use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
 use super::ending::{self, Stop};
 use super::{Decision, only_agent, only_leader};
+use crate::mutation::Mutation;
 use crate::state::{Node, State};
 
 pub(super) fn register_node(
@@ -107,7 +108,11 @@ fn offers_on(
 /// The node of an agent's message, if its start is the newest.
 fn current_node(state: &State, slice: SliceId, boot: Boot) -> Result<&Node, Rejection> {
     let node = state.nodes.get(&(slice.cluster, slice.node)).ok_or(Rejection::NodeMissing)?;
-    if boot == node.boot { Ok(node) } else { Err(Rejection::BootOld) }
+    if boot == node.boot || state.leaves_out(Mutation::AnyBoot) {
+        Ok(node)
+    } else {
+        Err(Rejection::BootOld)
+    }
 }
 
 pub(super) fn offer_capacity(
