@@ -11,10 +11,7 @@
 mod ends;
 mod grants;
 mod held;
-#[cfg(feature = "mutations")]
 pub mod mutation;
-#[cfg(not(feature = "mutations"))]
-mod mutation;
 mod offers;
 mod renewals;
 
@@ -191,9 +188,6 @@ impl Session {
             (Up::Offer(terms), Reply::Refused(_)) => self.on_offer_refused(now, terms),
             (Up::Confirm { slice, token, .. }, Reply::Refused(_)) => {
                 self.on_confirm_refused(now, GuestKey { slice: *slice, token: *token }, &mut out);
-            }
-            (Up::Stopped { slice, token, .. }, Reply::Refused(_)) => {
-                self.forget_usage(GuestKey { slice: *slice, token: *token }, &mut out);
             }
             _ => {}
         }

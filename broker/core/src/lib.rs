@@ -17,10 +17,7 @@ mod apply;
 pub mod decide;
 mod evolve;
 mod fit;
-#[cfg(feature = "mutations")]
 pub mod mutation;
-#[cfg(not(feature = "mutations"))]
-mod mutation;
 mod state;
 
 pub mod invariants;

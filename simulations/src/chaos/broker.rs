@@ -389,7 +389,8 @@ impl World {
             return;
         }
         let term = office.term;
-        let groups = matching::plan(StateView { state: &one.state, now });
+        let limits = office.leader.limits(&one.state, now);
+        let groups = matching::plan_within(StateView { state: &one.state, now }, &limits);
         if groups.is_empty() {
             return;
         }

@@ -274,7 +274,9 @@ fn a_restart_says_hello_and_settles_what_the_earlier_start_ran() {
     let used = 2 * RENEW;
     assert_eq!(told, [Effect::Send(Up::Hello), stopped(1, 7, used, GuestOutcome::Stopped)]);
     let Effect::Send(asked) = &told[1] else { panic!() };
-    let effects = bench.refused(asked);
+    assert_eq!(bench.refused(asked), [], "only the broker's books settle it (LB3)");
+    let GuestKey { slice, token } = key(1, 7);
+    let effects = bench.hear(Down::Ended { slice, token });
     assert!(matches!(&effects[..], [Effect::Persist(state)] if state.usage.is_empty()));
     bench.see(Observation::Idle(DeviceId::new(1)));
     let terms = GrantTerms { boot: BOOT.next(), ..grant(1, 7) };

@@ -18,8 +18,13 @@ impl Leader {
             return Intake::Propose(Command::RegisterNode { cluster, node, boot, host });
         }
         match state.nodes().get(&(cluster, node)) {
-            None => return refused(Rejection::NodeMissing),
-            Some(known) if known.boot() != boot && !state.leaves_out(Mutation::AnyBoot) => {
+            // Not known yet: this leader may be behind, or deposed and not know it. A refusal is for
+            // good, and an agent forgets what was refused.
+            None => return Intake::Answer(Reply::Later, Vec::new()),
+            Some(known) if known.boot() < boot && !state.leaves_out(Mutation::AnyBoot) => {
+                return Intake::Answer(Reply::Later, Vec::new());
+            }
+            Some(known) if known.boot() > boot && !state.leaves_out(Mutation::AnyBoot) => {
                 return refused(Rejection::BootOld);
             }
             Some(known) if known.host() != host => return refused(Rejection::HostConflict),
@@ -27,11 +32,8 @@ impl Leader {
         }
         self.hear((cluster, node), now);
         match *body {
-            Up::Hello | Up::Renew { .. } => Intake::Barrier,
+            Up::Hello | Up::Renew { .. } | Up::Inventory { .. } => Intake::Barrier,
             Up::Output { .. } => Intake::Output,
-            Up::Inventory { ref held, .. } => {
-                Intake::Answer(Reply::Done, self.on_inventory(state, now, message, held))
-            }
             Up::Offer(offer) if offer.boot != boot => refused(Rejection::OfferInvalid),
             Up::Offer(offer) => Intake::Propose(Command::OfferCapacity { offer }),
             Up::Rescind { slice, generation, reason } => {
@@ -80,14 +82,19 @@ impl Leader {
         }
     }
 
-    /// A renewal, after the quorum was confirmed: who lives on, and who must go.
+    /// A renewal or an inventory, after the quorum was confirmed: who lives on, and who must go. A
+    /// leader that may be deposed says neither (LR4): it would stop guests it has not heard of.
     pub fn after_barrier(
         &mut self,
         state: &State,
         now: Timestamp,
         message: &UpEnvelope,
     ) -> Vec<Effect> {
-        let Up::Renew { nonce, ref held } = message.body else { return Vec::new() };
+        let (nonce, held) = match &message.body {
+            Up::Renew { nonce, held } => (*nonce, held),
+            Up::Inventory { held, .. } => return self.on_inventory(state, now, message, held),
+            _other => return Vec::new(),
+        };
         let own = |held: &&Held| node_of(held.slice) == (message.cluster, message.node);
         let alive: Vec<Alive> = held
             .iter()

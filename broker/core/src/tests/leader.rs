@@ -131,7 +131,7 @@ fn the_end_is_told_so_that_the_agent_may_forget_and_told_again_when_it_reports_a
 }
 
 #[test]
-fn messages_of_an_unregistered_or_earlier_start_are_refused() {
+fn only_an_earlier_start_is_refused_what_is_not_known_yet_is_asked_to_come_again() {
     let world = World::with_nodes(1);
     let (mut leader, _) = Leader::new(1, &world.state, world.now);
     let inventory = |number, boot| UpEnvelope {
@@ -140,11 +140,13 @@ fn messages_of_an_unregistered_or_earlier_start_are_refused() {
     };
     let refused = |rejection| Intake::Answer(Reply::Refused(rejection), vec![]);
     let mut ask = |message: UpEnvelope| leader.on_up(&world.state, world.now, &message);
-    assert_eq!(ask(inventory(5, 1)), refused(Rejection::NodeMissing));
-    assert_eq!(ask(inventory(0, 2)), refused(Rejection::BootOld));
+    let later = Intake::Answer(Reply::Later, vec![]);
+    assert_eq!(ask(inventory(5, 1)), later);
+    assert_eq!(ask(inventory(0, 2)), later, "this leader may be behind");
+    assert_eq!(ask(inventory(0, 0)), refused(Rejection::BootOld));
     let other = UpEnvelope { host: HostHash([1; 16]), ..inventory(0, 1) };
     assert_eq!(ask(other), refused(Rejection::HostConflict));
-    assert_eq!(ask(inventory(0, 1)), Intake::Answer(Reply::Done, vec![]));
+    assert_eq!(ask(inventory(0, 1)), Intake::Barrier, "a deposed leader says nothing of it");
 }
 
 fn silenced(effects: &[Effect]) -> usize {
