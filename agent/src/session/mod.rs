@@ -130,7 +130,7 @@ impl Session {
     /// Begins a session: `durable` is this start's state, and the driver has cleared the node
     /// (LA3).
     ///
-    /// Use that an earlier start did not settle is told again after the first message.
+    /// Use that an earlier start did not settle is told first.
     #[must_use]
     pub fn new(config: Config, durable: DurableState, now: Millis) -> (Self, Vec<Effect>) {
         let offers = config.slices.iter().map(|one| (one.slice, Offer::default())).collect();
@@ -147,8 +147,10 @@ impl Session {
             #[cfg(feature = "mutations")]
             mutation: None,
         };
-        let mut out = vec![Effect::Send(Up::Hello)];
+        // The broker ends at the hello what it still counts as running: its use must be there first.
+        let mut out = Vec::new();
         session.settle_earlier_start(&mut out);
+        out.push(Effect::Send(Up::Hello));
         session.send_inventory(now, &mut out);
         (session, out)
     }

@@ -188,7 +188,11 @@ impl World {
             Effect::Persist(state) => self.persist(agent, &state),
             Effect::Send(message) => {
                 self.checker.agent_says(agent, &message);
+                let is_confirm = matches!(message, Up::Confirm { .. });
                 self.push_up(agent, message);
+                if is_confirm {
+                    self.perhaps_pull_the_cable(agent);
+                }
             }
             Effect::Start(guest) => self.start_guest(agent, &guest),
             Effect::Signal(key, _) => self.signal_guest(agent, key),

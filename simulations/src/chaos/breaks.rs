@@ -127,6 +127,26 @@ impl World {
         self.queue.push(at, Event::Mended { agent });
     }
 
+    /// Nothing reaches the brokers any more from just after a confirmation: the activation that is
+    /// on its way is all the agent will hear of it (LG3).
+    pub(super) fn perhaps_pull_the_cable(&mut self, agent: usize) {
+        if self.is_calm || !self.random.chance(1, 40) {
+            return;
+        }
+        self.faults.count(Fault::CutUp);
+        let at = self.now + 3_000;
+        self.queue.push(at, Event::Pulled { agent });
+    }
+
+    pub(super) fn pull(&mut self, agent: usize) {
+        if self.is_calm {
+            return;
+        }
+        self.agents[agent].wires.is_up_cut = true;
+        let at = self.now + 400_000 + self.random.below(400_000);
+        self.queue.push(at, Event::Mended { agent });
+    }
+
     pub(super) fn mend(&mut self, agent: usize) {
         let wires = &mut self.agents[agent].wires;
         (wires.is_up_cut, wires.is_down_cut) = (false, false);

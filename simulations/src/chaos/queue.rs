@@ -54,6 +54,8 @@ pub(super) enum Event {
     ReplicaStart { replica: usize },
     /// A broker is reachable for the others again.
     ReplicaJoins { replica: usize },
+    /// Nothing of an agent reaches the brokers any more.
+    Pulled { agent: usize },
     /// The wires of an agent are mended.
     Mended { agent: usize },
     /// A client acts.

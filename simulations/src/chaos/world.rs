@@ -110,6 +110,7 @@ impl World {
             Event::Deposed { replica, term } => self.on_deposed(replica, term),
             Event::ReplicaStart { replica } => self.start_replica(replica),
             Event::ReplicaJoins { replica } => self.join(replica),
+            Event::Pulled { agent } => self.pull(agent),
             Event::Mended { agent } => self.mend(agent),
             Event::Client { client } => self.on_client(client),
             Event::ClientTimeout { operation, tries } => self.on_client_timeout(operation, tries),

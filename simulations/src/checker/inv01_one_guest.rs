@@ -16,6 +16,8 @@ pub(super) struct Guests {
     running: BTreeMap<(SliceId, Token), LeaseId>,
     /// Suspended nodes: nothing on them runs.
     frozen: BTreeSet<(ClusterId, NodeId)>,
+    /// Leases whose guests were suspended with their node at some time.
+    shaken: BTreeSet<LeaseId>,
 }
 
 impl Guests {
@@ -75,10 +77,21 @@ impl Checker {
 
     /// A node is suspended or goes on.
     pub(crate) fn freeze(&mut self, node: (ClusterId, NodeId), is_frozen: bool) {
+        let here = self
+            .guests
+            .running
+            .iter()
+            .filter(|((slice, _), _)| (slice.cluster, slice.node) == node);
+        let here: Vec<LeaseId> = here.map(|(_, lease)| *lease).collect();
+        self.guests.shaken.extend(here);
         match is_frozen {
             true => self.guests.frozen.insert(node),
             false => self.guests.frozen.remove(&node),
         };
+    }
+
+    pub(super) fn was_suspended(&self, lease: LeaseId) -> bool {
+        self.guests.shaken.contains(&lease)
     }
 
     /// After a suspension: what runs again has a lease.

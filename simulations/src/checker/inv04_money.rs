@@ -72,11 +72,28 @@ impl Checker {
         self.check(4, billed.get() <= above, || {
             format!("{lease} ({}) is billed {billed} ms and ran {ran} ms", reason.code())
         });
-        let below = (ran - ran * TOLERANCE / 1_000).saturating_sub(GRAIN).min(most.get());
+        let lost = self.may_be_lost(&one, state);
+        let below = (ran - ran * TOLERANCE / 1_000).saturating_sub(GRAIN + lost).min(most.get());
         if is_fully_reported(&one, *reason, billed, state) {
             self.check(4, billed.get() >= below, || {
                 format!("{lease} ({}) is billed only {billed} ms and ran {ran} ms", reason.code())
             });
+        }
+    }
+}
+
+impl Checker {
+    /// What a crash of the agent may cost the owner: what ran since the renewal before the last, and
+    /// until the guard saw it. A suspension may hide more.
+    fn may_be_lost(&self, one: &LiveLease, state: &State) -> u64 {
+        if !one.is_resumed {
+            return 0;
+        }
+        let is_shaken = self.was_suspended(one.terms.lease);
+        if is_shaken {
+            u64::MAX / 2
+        } else {
+            state.policy().renew.as_millis().get() * 9 / 4 + 4_000
         }
     }
 }
@@ -87,5 +104,5 @@ fn is_fully_reported(one: &LiveLease, reason: EndReason, billed: Millis, state: 
     let is_refunded = reason == EndReason::Reclaimed
         && billed == Millis::ZERO
         && state.policy().min_run.as_millis() > Millis::ZERO;
-    one.is_reported && reason != EndReason::AgentLost && !is_refunded
+    one.is_reported && !is_refunded
 }

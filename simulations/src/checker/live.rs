@@ -22,6 +22,8 @@ pub(super) struct LiveLease {
     pub(super) stopped: BTreeSet<SliceId>,
     /// Whether each stopped member was reported by its agent.
     pub(super) is_reported: bool,
+    /// Whether a later start of an agent reported one: what ran since the last renewal is lost.
+    pub(super) is_resumed: bool,
 }
 
 /// An open offer: generation, the start that offers, and when it expires.
@@ -80,6 +82,7 @@ impl Live {
                 if let Some(one) = self.leases.get_mut(lease) {
                     one.stopped.insert(*slice);
                     one.is_reported &= is_report(stamped);
+                    one.is_resumed |= is_of_later_start(&one.terms, stamped);
                 }
             }
             Event::LeaseEnded { lease, .. } => {
@@ -104,9 +107,15 @@ impl Live {
             confirmed: BTreeSet::new(),
             stopped: BTreeSet::new(),
             is_reported: true,
+            is_resumed: false,
         };
         self.leases.insert(terms.lease, fresh);
     }
+}
+
+fn is_of_later_start(terms: &LeaseTerms, stamped: &Stamped) -> bool {
+    let Command::ReportStopped { slice, boot, .. } = stamped.command else { return false };
+    terms.members.iter().any(|member| member.slice == slice && member.boot < boot)
 }
 
 fn is_report(stamped: &Stamped) -> bool {

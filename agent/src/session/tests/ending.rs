@@ -260,7 +260,7 @@ fn a_guest_killed_by_its_guard_at_the_deadline_was_stopped() {
 }
 
 #[test]
-fn a_restart_says_hello_and_settles_what_the_earlier_start_ran() {
+fn a_restart_settles_what_the_earlier_start_ran_before_it_says_hello() {
     let mut bench = Bench::running(7);
     let mut kept = DurableState::default();
     for (_, effect) in bench.live(2 * RENEW) {
@@ -272,8 +272,8 @@ fn a_restart_says_hello_and_settles_what_the_earlier_start_ran() {
     let (mut bench, effects) = Bench::starting(kept);
     let told = told(effects);
     let used = 2 * RENEW;
-    assert_eq!(told, [Effect::Send(Up::Hello), stopped(1, 7, used, GuestOutcome::Stopped)]);
-    let Effect::Send(asked) = &told[1] else { panic!() };
+    assert_eq!(told, [stopped(1, 7, used, GuestOutcome::Stopped), Effect::Send(Up::Hello)]);
+    let Effect::Send(asked) = &told[0] else { panic!() };
     assert_eq!(bench.refused(asked), [], "only the broker's books settle it (LB3)");
     let GuestKey { slice, token } = key(1, 7);
     let effects = bench.hear(Down::Ended { slice, token });

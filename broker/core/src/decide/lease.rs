@@ -34,6 +34,35 @@ impl Claim {
         state: &'a State,
         actor: &Actor,
     ) -> Result<(&'a Lease, &'a Member), Rejection> {
+        let (lease, member, newest) = self.find(state, actor)?;
+        let is_its = self.boot == member.boot && self.boot == newest;
+        if !is_its && !state.leaves_out(Mutation::AnyBoot) {
+            return Err(Rejection::BootOld);
+        }
+        Ok((lease, member))
+    }
+
+    /// As [`Claim::check`], but a later start may speak, too: it has stopped what earlier ones ran
+    /// before it spoke (LA3), and only it knows how long that ran (LB3).
+    fn check_over<'a>(
+        &self,
+        state: &'a State,
+        actor: &Actor,
+    ) -> Result<(&'a Lease, &'a Member), Rejection> {
+        let (lease, member, newest) = self.find(state, actor)?;
+        let is_its = self.boot >= member.boot && self.boot >= newest;
+        if !is_its && !state.leaves_out(Mutation::AnyBoot) {
+            return Err(Rejection::BootOld);
+        }
+        Ok((lease, member))
+    }
+
+    /// The lease, the member and the newest start of its agent.
+    fn find<'a>(
+        &self,
+        state: &'a State,
+        actor: &Actor,
+    ) -> Result<(&'a Lease, &'a Member, Boot), Rejection> {
         only_agent(actor, self.slice.cluster, self.slice.node)?;
         let lease = state.leases.get(&self.lease).ok_or(Rejection::LeaseMissing)?;
         if lease.terms.token != self.token {
@@ -43,11 +72,7 @@ impl Claim {
         let member = member.ok_or(Rejection::MemberMissing)?;
         let node = state.nodes.get(&(self.slice.cluster, self.slice.node));
         let newest = node.ok_or(Rejection::NodeMissing)?.boot;
-        let is_its = self.boot == member.boot && self.boot == newest;
-        if !is_its && !state.leaves_out(Mutation::AnyBoot) {
-            return Err(Rejection::BootOld);
-        }
-        Ok((lease, member))
+        Ok((lease, member, newest))
     }
 }
 
@@ -80,8 +105,9 @@ pub(super) fn refuse(
 ) -> Decision {
     let (lease, member) = claim.check(state, actor)?;
     let (id, slice) = (claim.lease, member.slice);
-    let is_active = matches!(lease.stage, LeaseStage::Active { .. });
-    if is_active && !state.leaves_out(Mutation::LateRefusal) {
+    // LG4: also while it is ending, a guest may be there.
+    let was_active = lease.active_since().is_some();
+    if was_active && !state.leaves_out(Mutation::LateRefusal) {
         return Err(Rejection::LeaseActive);
     }
     if lease.stopped.contains(&slice) {
@@ -104,7 +130,7 @@ pub(super) fn stopped(
     (used, outcome): (Millis, GuestOutcome),
     now: Timestamp,
 ) -> Decision {
-    let (lease, member) = claim.check(state, actor)?;
+    let (lease, member) = claim.check_over(state, actor)?;
     if lease.stopped.contains(&member.slice) {
         return Ok(Vec::new());
     }

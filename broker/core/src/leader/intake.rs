@@ -17,9 +17,13 @@ impl Leader {
         if matches!(body, Up::Hello) {
             return Intake::Propose(Command::RegisterNode { cluster, node, boot, host });
         }
+        // Before it says hello, a new start settles what its earlier ones ran (LB3).
+        let is_end = matches!(body, Up::Stopped { .. });
         match state.nodes().get(&(cluster, node)) {
             // Not known yet: this leader may be behind, or deposed and not know it. A refusal is for
             // good, and an agent forgets what was refused.
+            None if is_end => {}
+            Some(known) if is_end && known.boot() < boot && known.host() == host => {}
             None => return Intake::Answer(Reply::Later, Vec::new()),
             Some(known) if known.boot() < boot && !state.leaves_out(Mutation::AnyBoot) => {
                 return Intake::Answer(Reply::Later, Vec::new());
@@ -30,7 +34,9 @@ impl Leader {
             Some(known) if known.host() != host => return refused(Rejection::HostConflict),
             Some(_) => {}
         }
-        self.hear((cluster, node), now);
+        if state.nodes().get(&(cluster, node)).is_some_and(|known| known.boot() == boot) {
+            self.hear((cluster, node), now);
+        }
         match *body {
             Up::Hello | Up::Renew { .. } | Up::Inventory { .. } => Intake::Barrier,
             Up::Output { .. } => Intake::Output,

@@ -173,7 +173,26 @@ fn a_refusal_of_an_active_member_comes_too_late() {
     let (slice, token, boot) = (gpu(0), world.token(lease), Boot::new(1));
     let reason = NackReason::OwnerBusy;
     let refuse = Command::RefuseMember { lease, slice, token, boot, reason };
+    world.refuse(agent(slice), refuse.clone(), Rejection::LeaseActive);
+    world.must(user("acme"), Command::ReleaseLease { lease });
     world.refuse(agent(slice), refuse, Rejection::LeaseActive);
+}
+
+#[test]
+fn a_later_start_of_the_agent_settles_what_the_earlier_ran_and_nothing_else() {
+    let (mut world, lease) = world_with_lease();
+    world.later(Seconds::new(900));
+    let (slice, token, boot) = (gpu(0), world.token(lease), Boot::new(2));
+    world.refuse(
+        agent(slice),
+        Command::ConfirmMember { lease, slice, token, boot },
+        Rejection::BootOld,
+    );
+    let (used, outcome) = (Seconds::new(900).as_millis(), GuestOutcome::Stopped);
+    let report = Command::ReportStopped { lease, slice, token, boot, used, outcome };
+    let events = world.must(agent(slice), report);
+    assert_eq!(ended(&events), (EndReason::AgentLost, 500_000, 25_000));
+    world.register(0, 2);
 }
 
 #[test]
