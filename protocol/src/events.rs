@@ -327,140 +327,85 @@ impl Event {
     pub fn lines(&self) -> &[Line] {
         match self {
             Event::LeaseGranted { lines, .. } | Event::LeaseEnded { lines, .. } => lines,
-            Event::CellCreated { .. }
-            | Event::PolicySet { .. }
-            | Event::TenantCreated { .. }
-            | Event::QuotaSet { .. }
-            | Event::ClusterCreated { .. }
-            | Event::PriceSet { .. }
-            | Event::NodeRegistered { .. }
-            | Event::NodeSilenced { .. }
-            | Event::CapacityOffered { .. }
-            | Event::OfferRescinded { .. }
-            | Event::RequestSubmitted { .. }
-            | Event::RequestRefused { .. }
-            | Event::RequestCancelled { .. }
-            | Event::RequestRequeued { .. }
-            | Event::RequestClosed { .. }
-            | Event::CapacityPledged { .. }
-            | Event::PledgeEnded { .. }
-            | Event::MemberConfirmed { .. }
-            | Event::MemberRefused { .. }
-            | Event::LeaseActivated { .. }
-            | Event::UsageRecorded { .. }
-            | Event::LeaseEnding { .. }
-            | Event::MemberStopped { .. }
-            | Event::TailSealed { .. }
-            | Event::KeyUsed { .. }
-            | Event::KeysForgotten { .. }
-            | Event::NodeFenced { .. } => &[],
+            _moves_no_money => &[],
         }
     }
 
     /// The tenant whose business the event is, where the event itself names one.
     #[must_use]
     pub const fn tenant(&self) -> Option<TenantId> {
-        match self {
-            Event::TenantCreated { tenant, .. }
-            | Event::QuotaSet { tenant, .. }
-            | Event::RequestSubmitted { tenant, .. }
-            | Event::RequestRefused { tenant, .. }
-            | Event::RequestCancelled { tenant, .. }
-            | Event::RequestRequeued { tenant, .. }
-            | Event::RequestClosed { tenant, .. }
-            | Event::LeaseEnded { tenant, .. } => Some(*tenant),
-            Event::LeaseGranted { terms, .. } => Some(terms.tenant),
-            Event::KeyUsed { tenant, .. } => *tenant,
-            Event::ClusterCreated { owner, .. } | Event::PriceSet { owner, .. } => Some(*owner),
-            Event::CellCreated { .. }
-            | Event::PolicySet { .. }
-            | Event::NodeRegistered { .. }
-            | Event::NodeSilenced { .. }
-            | Event::CapacityOffered { .. }
-            | Event::OfferRescinded { .. }
-            | Event::CapacityPledged { .. }
-            | Event::PledgeEnded { .. }
-            | Event::MemberConfirmed { .. }
-            | Event::MemberRefused { .. }
-            | Event::LeaseActivated { .. }
-            | Event::UsageRecorded { .. }
-            | Event::LeaseEnding { .. }
-            | Event::MemberStopped { .. }
-            | Event::TailSealed { .. }
-            | Event::KeysForgotten { .. }
-            | Event::NodeFenced { .. } => None,
-        }
+        self.names().tenant
     }
 
     /// The lease the event is about.
     #[must_use]
     pub const fn lease(&self) -> Option<LeaseId> {
-        match self {
-            Event::LeaseGranted { terms, .. } => Some(terms.lease),
-            Event::MemberConfirmed { lease, .. }
-            | Event::MemberRefused { lease, .. }
-            | Event::LeaseActivated { lease, .. }
-            | Event::UsageRecorded { lease, .. }
-            | Event::LeaseEnding { lease, .. }
-            | Event::MemberStopped { lease, .. }
-            | Event::LeaseEnded { lease, .. } => Some(*lease),
-            Event::CellCreated { .. }
-            | Event::PolicySet { .. }
-            | Event::TenantCreated { .. }
-            | Event::QuotaSet { .. }
-            | Event::ClusterCreated { .. }
-            | Event::PriceSet { .. }
-            | Event::NodeRegistered { .. }
-            | Event::NodeSilenced { .. }
-            | Event::CapacityOffered { .. }
-            | Event::OfferRescinded { .. }
-            | Event::RequestSubmitted { .. }
-            | Event::RequestRefused { .. }
-            | Event::RequestCancelled { .. }
-            | Event::RequestRequeued { .. }
-            | Event::RequestClosed { .. }
-            | Event::CapacityPledged { .. }
-            | Event::PledgeEnded { .. }
-            | Event::TailSealed { .. }
-            | Event::KeyUsed { .. }
-            | Event::KeysForgotten { .. }
-            | Event::NodeFenced { .. } => None,
-        }
+        self.names().lease
     }
 
     /// The request the event is about.
     #[must_use]
     pub const fn request(&self) -> Option<RequestId> {
+        self.names().request
+    }
+
+    const fn names(&self) -> Names {
         match self {
-            Event::RequestSubmitted { request, .. }
-            | Event::RequestRefused { request, .. }
-            | Event::RequestCancelled { request, .. }
-            | Event::RequestRequeued { request, .. }
-            | Event::RequestClosed { request, .. }
-            | Event::CapacityPledged { request, .. }
-            | Event::PledgeEnded { request }
-            | Event::LeaseEnded { request, .. } => Some(*request),
-            Event::LeaseGranted { terms, .. } => Some(terms.request),
+            Event::TenantCreated { tenant, .. } | Event::QuotaSet { tenant, .. } => {
+                Names::of(Some(*tenant), None, None)
+            }
+            Event::ClusterCreated { owner, .. } | Event::PriceSet { owner, .. } => {
+                Names::of(Some(*owner), None, None)
+            }
+            Event::KeyUsed { tenant, .. } => Names::of(*tenant, None, None),
+            Event::RequestSubmitted { request, tenant, .. }
+            | Event::RequestRefused { request, tenant, .. }
+            | Event::RequestCancelled { request, tenant }
+            | Event::RequestRequeued { request, tenant, .. }
+            | Event::RequestClosed { request, tenant, .. } => {
+                Names::of(Some(*tenant), None, Some(*request))
+            }
+            Event::CapacityPledged { request, .. } | Event::PledgeEnded { request } => {
+                Names::of(None, None, Some(*request))
+            }
+            Event::LeaseGranted { terms, .. } => {
+                Names::of(Some(terms.tenant), Some(terms.lease), Some(terms.request))
+            }
+            Event::LeaseEnded { lease, request, tenant, .. } => {
+                Names::of(Some(*tenant), Some(*lease), Some(*request))
+            }
+            Event::MemberConfirmed { lease, .. }
+            | Event::MemberRefused { lease, .. }
+            | Event::LeaseActivated { lease, .. }
+            | Event::UsageRecorded { lease, .. }
+            | Event::LeaseEnding { lease, .. }
+            | Event::MemberStopped { lease, .. } => Names::of(None, Some(*lease), None),
             Event::CellCreated { .. }
             | Event::PolicySet { .. }
-            | Event::TenantCreated { .. }
-            | Event::QuotaSet { .. }
-            | Event::ClusterCreated { .. }
-            | Event::PriceSet { .. }
             | Event::NodeRegistered { .. }
             | Event::NodeSilenced { .. }
+            | Event::NodeFenced { .. }
             | Event::CapacityOffered { .. }
             | Event::OfferRescinded { .. }
-            | Event::MemberConfirmed { .. }
-            | Event::MemberRefused { .. }
-            | Event::LeaseActivated { .. }
-            | Event::UsageRecorded { .. }
-            | Event::LeaseEnding { .. }
-            | Event::MemberStopped { .. }
             | Event::TailSealed { .. }
-            | Event::KeyUsed { .. }
-            | Event::KeysForgotten { .. }
-            | Event::NodeFenced { .. } => None,
+            | Event::KeysForgotten { .. } => Names::of(None, None, None),
         }
+    }
+}
+
+/// Whom an event names.
+struct Names {
+    tenant: Option<TenantId>,
+    lease: Option<LeaseId>,
+    request: Option<RequestId>,
+}
+
+impl Names {
+    const fn of(
+        tenant: Option<TenantId>,
+        lease: Option<LeaseId>,
+        request: Option<RequestId>,
+    ) -> Names {
+        Names { tenant, lease, request }
     }
 }

@@ -6,7 +6,6 @@ use sublet_protocol::offers::IdleFor;
 use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
-use crate::decide::is_running;
 use crate::state::{Offer, State};
 
 /// A slice that might serve a request: offered now, or freed by a victim.
@@ -110,7 +109,7 @@ pub(crate) fn is_preemptible(state: &State, lease: LeaseId, tier: Tier, now: Tim
     let Some(lease) = state.leases.get(&lease) else { return false };
     let min_run = state.policy.min_run.as_millis();
     let has_run = lease.active_since().is_none_or(|since| now.since(since) >= min_run);
-    lease.terms.tier() < tier && is_running(&lease.stage) && has_run
+    lease.terms.tier() < tier && lease.is_running() && has_run
 }
 
 /// The slices of a lease that would serve the request once it is gone, and are kept for nobody.

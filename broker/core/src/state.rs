@@ -361,6 +361,15 @@ impl Lease {
         self.used
     }
 
+    /// Whether nobody ends it yet: it is prepared or active.
+    #[must_use]
+    pub const fn is_running(&self) -> bool {
+        match self.stage {
+            LeaseStage::Granted { .. } | LeaseStage::Active { .. } => true,
+            LeaseStage::Ending { .. } => false,
+        }
+    }
+
     /// Since when it is or was active.
     #[must_use]
     pub const fn active_since(&self) -> Option<Timestamp> {

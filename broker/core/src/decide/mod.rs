@@ -12,7 +12,6 @@ mod supply;
 mod sweep;
 
 pub(crate) use demand::could_ever_fit;
-pub(crate) use plan::is_running;
 use sublet_protocol::commands::{Actor, Command, PLAN_GROUPS_MAX, PlanGroup, Stamped};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, NodeId, TenantId};

@@ -16,7 +16,7 @@ use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 use super::{Decision, ending};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
-use crate::state::{LeaseStage, Offer, Request, RequestStage, State};
+use crate::state::{Offer, Request, RequestStage, State};
 
 pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
     let id = group.request();
@@ -243,12 +243,4 @@ fn preempt(
     let until = now.after(state.policy.pledge);
     events.push(Event::CapacityPledged { request: id, slices: kept, until });
     Ok(events)
-}
-
-/// Whether a lease could be a victim at all: it runs or prepares, and nobody ends it yet.
-pub(crate) fn is_running(stage: &LeaseStage) -> bool {
-    match stage {
-        LeaseStage::Granted { .. } | LeaseStage::Active { .. } => true,
-        LeaseStage::Ending { .. } => false,
-    }
 }
