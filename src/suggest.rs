@@ -4,6 +4,8 @@ use crate::failure::{Exit, Failure, Outcome};
 
 /// Words at least this alike are suggested (Jaro–Winkler; clap uses 0.7 for its own).
 const ALIKE: f64 = 0.7;
+/// Of so many characters one may be mistyped in an id that is still meant.
+const CHARS_PER_TYPO: usize = 4;
 /// Most suggestions at once.
 const SUGGESTIONS_MAX: usize = 3;
 
@@ -45,10 +47,19 @@ pub(crate) fn by_prefix(kind: &str, given: &str, ids: &[String]) -> Outcome<Stri
 pub(crate) fn unknown(kind: &str, given: &str, ids: &[String]) -> Failure {
     let failure = Failure::new(Exit::NotFound, format!("there is no {kind} {given:?}"));
     let near = nearest(given, ids.iter().map(String::as_str));
-    match near.first() {
+    match near.into_iter().find(|id| is_typo(given, id)) {
         Some(best) => failure.hint(format!("did you mean {best}?")),
         None => failure,
     }
+}
+
+/// Whether `given` is `id`, or a beginning of it, but for typing errors: random ids are all a little
+/// alike.
+fn is_typo(given: &str, id: &str) -> bool {
+    let length = given.chars().count();
+    let start: String = id.chars().take(length).collect();
+    let errors = strsim::osa_distance(given, id).min(strsim::osa_distance(given, &start));
+    errors <= (length / CHARS_PER_TYPO).max(1)
 }
 
 #[cfg(test)]
@@ -78,5 +89,17 @@ mod tests {
         let failure = by_prefix("lease", "l-7xzy", &ids()).unwrap_err();
         assert_eq!(failure.exit(), Exit::NotFound);
         assert!(failure.to_string().contains("did you mean l-7xyz?"), "{failure}");
+    }
+
+    #[test]
+    fn a_random_id_that_is_only_a_little_alike_is_not_suggested() {
+        let ids = ["r-1gqxyhmp1zxnr532g3f0k6k3y7", "l-3g9c0fz510fwn100antekwkpwz"];
+        let ids = ids.map(str::to_owned);
+        for given in ["xyz", "l-0000", "zzzz"] {
+            let failure = by_prefix("lease", given, &ids).unwrap_err();
+            assert!(!failure.to_string().contains("did you mean"), "{given}: {failure}");
+        }
+        let failure = by_prefix("lease", "l-3g9c0zf5", &ids).unwrap_err();
+        assert!(failure.to_string().contains("did you mean l-3g9c"), "{failure}");
     }
 }

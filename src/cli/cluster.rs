@@ -81,7 +81,7 @@ fn list(context: &Context, clusters: &[ClusterView]) -> Outcome<()> {
         Column::number("LEASED"),
         Column::number("SILENT").wide(),
     ];
-    let mut table = Table::new(&columns, "no clusters");
+    let mut table = Table::new(&columns, "no clusters that this token may see");
     for cluster in clusters {
         table.row([
             cluster.id.to_string(),

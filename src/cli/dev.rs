@@ -19,13 +19,14 @@ use crate::units::parse_seconds;
 #[derive(Debug, Args)]
 pub(super) struct Dev {
     /// Where the API listens; port 0 takes a free one.
-    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
+    #[arg(long, value_parser = address, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
     listen: SocketAddr,
     /// Where state is kept over restarts. Default: a temporary folder, removed at the end.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// How many seconds of lease time pass in one second.
     #[arg(long, value_parser = speed, default_value = "60", value_name = "N")]
+    #[arg(allow_negative_numbers = true)]
     speed: NonZeroU32,
     /// What the load is drawn from; the same seed gives the same jobs and owners.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -37,14 +38,15 @@ pub(super) struct Dev {
     #[arg(long)]
     json: bool,
     /// Drive the load from this public trace instead of the generator.
-    #[arg(long, value_parser = ["philly"], requires = "data", value_name = "NAME")]
+    #[arg(long, value_parser = ["philly"], requires = "data", conflicts_with = "no_load", value_name = "NAME")]
     trace: Option<String>,
     /// The folder with the trace's files.
     #[arg(long, requires = "trace", value_name = "DIR")]
     data: Option<PathBuf>,
-    /// With a trace: how much of the clusters' GPU time its jobs ask for, as 0.85.
-    #[arg(long, value_parser = load, default_value = "0.85", value_name = "LOAD")]
-    rho: Permille,
+    /// With a trace: how much of the clusters' GPU time its jobs ask for, as 0.85 [default: 0.85].
+    #[arg(long, value_parser = load, requires = "trace", value_name = "LOAD")]
+    #[arg(allow_negative_numbers = true)]
+    rho: Option<Permille>,
     /// Only broker, clusters and tenants: nobody asks for GPUs and no owner comes.
     #[arg(long)]
     no_load: bool,
@@ -52,6 +54,14 @@ pub(super) struct Dev {
 
 /// The fastest: renewals would be further apart than most leases are long.
 const SPEED_MAX: u32 = 20_000;
+
+/// What a trace's jobs ask for unless it is said, in thousandths of the clusters' GPU time.
+const RHO_DEFAULT: Permille = Permille::new(850);
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let error = || format!("{text:?} is no address: write it as 127.0.0.1:8080");
+    text.parse().map_err(|_| error())
+}
 
 fn speed(text: &str) -> Result<NonZeroU32, String> {
     let speed = text.parse().ok().filter(|speed: &NonZeroU32| speed.get() <= SPEED_MAX);
@@ -76,7 +86,9 @@ impl Dev {
     /// Runs until it is told to stop.
     pub(super) fn run(self, context: &Context) -> Outcome<Exit> {
         let trace = match (self.trace, self.data) {
-            (Some(_), Some(data)) => Some(crate::dev::Trace { data, rho: self.rho }),
+            (Some(_), Some(data)) => {
+                Some(crate::dev::Trace { data, rho: self.rho.unwrap_or(RHO_DEFAULT) })
+            }
             (None, None) => None,
             // clap requires both or none.
             _ => return Err(Failure::usage("--trace and --data go together")),

@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::Value;
 use sublet_protocol::api::RecordView;
+use sublet_protocol::units::Seconds;
 
 use super::global::Context;
 use crate::client::{Client, Query, all};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::{self, Format, Printer};
+use crate::units::show_seconds;
 
 /// Print what happens in the cell, record by record.
 #[derive(Debug, Args)]
@@ -41,6 +43,9 @@ impl Events {
         let client = context.client()?;
         let printer = context.printer;
         let end = client.ledger()?.size;
+        if printer.format == Format::Csv {
+            printer.csv(&["index", "time", "kind", "detail"].map(str::to_owned))?;
+        }
         let mut left = self.limit.unwrap_or(usize::MAX);
         if self.follow {
             let first = self.from.unwrap_or(end);
@@ -129,7 +134,13 @@ fn print(printer: Printer, record: &RecordView) -> Outcome<()> {
             })?;
             output::print(&format!("{line}\n"))
         }
-        Format::Table | Format::Wide | Format::Csv => {
+        Format::Csv => printer.csv(&[
+            record.index.to_string(),
+            record.time.to_string(),
+            record.kind.clone(),
+            detail(record),
+        ]),
+        Format::Table | Format::Wide => {
             let detail = detail(record);
             output::print(&format!(
                 "{:>8}  {}  {:<18}  {detail}\n",
@@ -141,13 +152,14 @@ fn print(printer: Printer, record: &RecordView) -> Outcome<()> {
 
 /// The fields of the event that a line has room for: ids, names, reasons.
 fn detail(record: &RecordView) -> String {
-    const SHOWN: [&str; 14] = [
+    const SHOWN: [&str; 15] = [
         "lease",
         "request",
         "tenant",
         "owner",
         "cluster",
         "node",
+        "device",
         "model",
         "tier",
         "reason",
@@ -168,8 +180,13 @@ fn detail(record: &RecordView) -> String {
         }
     }
     let shown = SHOWN.iter().filter_map(|name| {
-        let value = fields.get(name).filter(|value| !value.is_null())?;
-        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        // Where a slice is stands in the slice.
+        let slice = fields.get("slice").and_then(|slice| slice.get(name));
+        let value = fields.get(name).or(slice).filter(|value| !value.is_null())?;
+        let text = match (*name, value.as_u64()) {
+            ("used", Some(millis)) => show_seconds(Seconds::new(millis / 1_000)).replace(' ', ""),
+            _ => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+        };
         Some(format!("{name}={text}"))
     });
     shown.collect::<Vec<_>>().join(" ")

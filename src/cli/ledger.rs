@@ -78,13 +78,19 @@ fn state(context: &Context) -> Outcome<()> {
 
 fn accounts(context: &Context) -> Outcome<()> {
     let accounts = context.client()?.accounts()?;
-    let columns = [Column::text("ACCOUNT"), Column::number("DEBIT"), Column::number("CREDIT")];
-    let mut table = Table::new(&columns, "no money has moved");
+    let columns = [
+        Column::text("ACCOUNT"),
+        Column::number("DEBIT"),
+        Column::number("CREDIT"),
+        Column::text("CURRENCY"),
+    ];
+    let mut table = Table::new(&columns, "no money has moved that this token may see");
     for account in &accounts {
         table.row([
             account.account.clone(),
             show_money(account.debit.amount),
             show_money(account.credit.amount),
+            account.credit.currency.to_string(),
         ]);
     }
     context.printer.list(&accounts, &table)

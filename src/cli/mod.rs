@@ -18,6 +18,7 @@ mod why;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use crate::failure::{Exit, Outcome};
@@ -79,6 +80,9 @@ pub(crate) fn main() -> ExitCode {
         Err(error) => {
             // Help and version go to standard output; nobody reading them is no error.
             let _ = error.print();
+            if let Some(tip) = tip(&error) {
+                output::note(&format!("\n  tip: {tip}"));
+            }
             return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
         }
     };
@@ -91,6 +95,17 @@ pub(crate) fn main() -> ExitCode {
             failure.exit().into()
         }
     }
+}
+
+/// What clap does not know of this command line.
+fn tip(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let usage = error.get(ContextKind::Usage)?.to_string();
+    let is_word = error.kind() == ErrorKind::UnknownArgument && !argument.starts_with('-');
+    (is_word && usage.contains("-- <COMMAND>"))
+        .then(|| format!("the command to run goes behind `--`, as: -- {argument} …"))
 }
 
 fn run(cli: Cli) -> Outcome<Exit> {
@@ -121,5 +136,31 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_command_to_run_without_its_dashes_gets_a_tip() {
+        let tip = |line: &[&str]| tip(&Cli::try_parse_from(line).unwrap_err());
+        let found = tip(&["sublet", "lease", "run", "echo", "hi"]).unwrap();
+        assert!(found.contains("-- echo"), "{found}");
+        assert_eq!(tip(&["sublet", "lease", "run", "--gpu", "1"]), None);
+        assert_eq!(tip(&["sublet", "offers", "echo"]), None);
+    }
+
+    #[test]
+    fn an_amount_below_zero_is_told_from_an_unknown_flag() {
+        for flag in ["--memory=-1GiB", "--duration=-1h"] {
+            let (name, value) = flag.split_once('=').unwrap();
+            let error = Cli::try_parse_from(["sublet", "lease", "plan", name, value]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ValueValidation, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_trace_heeds_needs_a_trace() {
+        for rest in [&["--rho", "0.5"][..], &["--no-load", "--trace", "philly", "--data", "x"]] {
+            let line = [&["sublet", "dev"][..], rest].concat();
+            assert!(Cli::try_parse_from(line).is_err(), "{rest:?}");
+        }
     }
 }

@@ -85,7 +85,10 @@ fn list(context: &Context, prices: &[PriceView]) -> Outcome<()> {
         Column::text("CURRENCY"),
         Column::number("VERSION"),
     ];
-    let mut table = Table::new(&columns, "no prices are posted");
+    let mut table = Table::new(
+        &columns,
+        "no posted prices that this token may see; sublet offers shows what is on offer",
+    );
     for price in prices {
         table.row([
             price.owner.to_string(),

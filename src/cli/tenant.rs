@@ -75,15 +75,17 @@ fn list(context: &Context, tenants: &[TenantView]) -> Outcome<()> {
         Column::text("PARENT"),
         Column::number("OPEN"),
         Column::number("HOLD"),
+        Column::text("CURRENCY"),
         Column::text("QUOTAS"),
     ];
-    let mut table = Table::new(&columns, "no tenants");
+    let mut table = Table::new(&columns, "no tenants that this token may see");
     for tenant in tenants {
         table.row([
             tenant.id.to_string(),
             tenant.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string()),
             tenant.open_requests.to_string(),
             show_money(tenant.hold.amount),
+            tenant.hold.currency.to_string(),
             quotas(tenant).join(", "),
         ]);
     }

@@ -31,6 +31,10 @@ pub(super) fn failure(status: StatusCode, body: &[u8], path: &str) -> Failure {
     }
     failure = failure.because(format!("{} (call {} to {path})", problem.code, problem.request_id));
     match exit {
+        Exit::Auth if status == StatusCode::UNAUTHORIZED => failure
+            .because("a token is refused if it is expired, altered or not for this server")
+            .hint("leave out --token and SUBLET_TOKEN: a new one is made with the profile's key")
+            .hint("or have one printed: sublet token"),
         Exit::Auth => failure.hint("which rights a token has: sublet token --help"),
         _ => failure,
     }
@@ -92,6 +96,16 @@ mod tests {
         let expected = "count must be 1 to 1024\n  because: /spec/count: 0 is too small\n  \
             because: SPEC_INVALID (call q1 to /v1/requests)";
         assert_eq!(failure.to_string(), expected);
+    }
+
+    #[test]
+    fn a_refused_token_is_told_apart_from_missing_rights() {
+        let body = br#"{"type":"about:blank","title":"Unauthorized","status":401,
+            "code":"UNAUTHENTICATED","detail":"a valid bearer token is needed","request_id":"q1"}"#;
+        let refused = failure(StatusCode::UNAUTHORIZED, body, "/v1/offers").to_string();
+        assert!(refused.contains("expired") && refused.contains("SUBLET_TOKEN"), "{refused}");
+        let denied = failure(StatusCode::FORBIDDEN, body, "/v1/offers").to_string();
+        assert!(denied.contains("rights") && !denied.contains("expired"), "{denied}");
     }
 
     #[test]

@@ -83,6 +83,11 @@ impl Printer {
         }
     }
 
+    /// Prints one line of CSV, of a list that is printed line by line.
+    pub(crate) fn csv(self, cells: &[String]) -> Outcome<()> {
+        print(&table::csv_lines([cells.to_vec()])?)
+    }
+
     /// Prints JSON, indented for a terminal, on one line else.
     pub(crate) fn json<T: Serialize>(self, value: &T) -> Outcome<()> {
         let text = match io::stdout().is_terminal() {

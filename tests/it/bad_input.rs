@@ -155,24 +155,29 @@ fn a_bad_command_line_says_what_and_where_and_changes_nothing() {
     let lease = "l-00000000000000000000000000";
     let plan = |flags: &[&'static str]| [&["lease", "plan"], flags].concat();
     let create = |flags: &[&'static str]| [&["lease", "create", "--yes"], flags].concat();
-    let rows: [(Vec<&str>, i32, &str); 18] = [
+    let rows: [(Vec<&str>, i32, &str); 23] = [
         (create(&["--gpus", "0"]), 2, "--gpus"),
         (create(&["--gpus", "-1"]), 2, "--gpus"),
         (create(&["--gpus", "1000000000"]), 2, "count: invalid value"),
         (create(&["--gpus", "1.5"]), 2, "whole number"),
         (create(&["--memory", "20"]), 2, "GiB"),
         (create(&["--memory", "9999TiB"]), 2, "1048576"),
+        (create(&["--memory", "-1GiB"]), 2, "no amount of memory"),
+        (create(&["--duration", "-1h"]), 2, "before zero"),
         (create(&["--duration", "0s"]), 2, "1 to 2592000"),
         (create(&["--duration", "90"]), 2, "90s"),
         (create(&["--max-price", "-1"]), 2, "below zero"),
         (create(&["--model", "A_100"]), 2, "GPU model"),
         (plan(&["--gpus", "1000"]), 5, "QUOTA_TOO_SMALL"),
+        (vec!["lease", "run", "--", ""], 2, "the command to run is empty"),
+        (vec!["lease", "run", "echo", "hi"], 2, "behind `--`"),
+        (vec!["dev", "--rho", "0.5"], 2, "--trace"),
         (vec!["lease", "show", lease], 3, "there is no lease"),
         (vec!["why", lease], 3, "there is no lease"),
         (vec!["lease", "show", "zzzz"], 3, "zzzz"),
         (vec!["lease", "end", "r-1"], 3, "r-1"),
         (vec!["tenant", "create", "No Spaces"], 2, "a-z, 0-9 and -"),
-        (vec!["--token", "nonsense", "offers"], 4, "token"),
+        (vec!["--token", "nonsense", "offers"], 4, "expired"),
         (vec!["cluster", "create", "x", "--owner", "nobody", "--region", "r"], 5, "tenant"),
     ];
     for (arguments, code, part) in rows {

@@ -1,5 +1,6 @@
 //! `sublet lease`: plan, ask for, use and end leases.
 
+mod console;
 mod create;
 mod end;
 mod grant;

@@ -49,6 +49,9 @@ pub(super) fn refusal(plan: &PlanView) -> Failure {
             let place = error.pointer.clone().or_else(|| error.parameter.clone());
             failure = failure.because(format!("{}: {}", place.unwrap_or_default(), error.detail));
         }
+        if code == "QUOTA_TOO_SMALL" {
+            failure = failure.hint("how much a tenant may hold of which GPU: sublet quota list");
+        }
     }
     failure
 }
@@ -75,7 +78,8 @@ fn fields(plan: &PlanView) -> Vec<(&'static str, String)> {
             let own: Vec<String> = own.iter().map(ToString::to_string).collect();
             let own =
                 if own.is_empty() { String::new() } else { format!(", yours: {}", own.join(", ")) };
-            fields.push(("makes way", format!("{victims} leases of lower rank{own}")));
+            let leases = if *victims == 1 { "lease" } else { "leases" };
+            fields.push(("makes way", format!("{victims} {leases} of lower rank{own}")));
         }
         PlanOutcome::Wait { why: reason } => {
             let told = why::fields(reason).into_iter();
@@ -84,7 +88,8 @@ fn fields(plan: &PlanView) -> Vec<(&'static str, String)> {
         PlanOutcome::Refuse { .. } => {}
     }
     let hold = plan.hold.map_or_else(
-        || "not known: no price is posted".to_owned(),
+        // Which offer it would get, so at what price, is not known yet.
+        || "not known before it is granted; --max-price bounds it".to_owned(),
         |hold| {
             let hold = format!("{} {}", show_money(hold.amount), hold.currency);
             format!("{hold} is set aside for the whole duration; what is not used is given back")

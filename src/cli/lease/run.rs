@@ -1,18 +1,19 @@
 //! `sublet lease run`: lease GPUs, run a command on them, end with its exit code.
 
-use std::io::{self, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
-use sublet_protocol::agent::{Stream, Workload};
+use sublet_protocol::agent::Workload;
 use sublet_protocol::api::{LeaseState, LeaseView, RequestState};
 use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::leases::EndReason;
+use sublet_protocol::money::MicroCredits;
 use sublet_protocol::units::{GpuMilli, Seconds};
 
 use super::super::amounts::show_money;
+use super::console::Console;
 use super::create;
 use super::grant::{self, Waited};
 use super::logs::{self, Said};
@@ -26,6 +27,9 @@ use crate::units::{parse_seconds, show_gpus, show_seconds};
 /// Lease GPUs, run a command on them, print its output, end with its exit code.
 ///
 /// For example: sublet lease run --gpus 1 --memory 20GiB -- python train.py
+///
+/// Its standard output is the command's alone, whatever --output says; what is said about the lease
+/// goes to standard error. The command's standard input is empty.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Run {
     #[command(flatten)]
@@ -68,6 +72,10 @@ struct End {
 impl Run {
     /// Does it.
     pub(super) fn run(self, client: &Client) -> Outcome<Exit> {
+        if self.command.first().is_none_or(String::is_empty) {
+            return Err(Failure::usage("the command to run is empty")
+                .hint("write it behind --, as: sublet lease run -- python train.py"));
+        }
         // Before anything is asked for, so that ctrl-c never leaves a lease behind.
         let signals = Signals::listen()?;
         let mut body = self.spec.body(client)?;
@@ -148,20 +156,20 @@ fn withdraw(client: &Client, request: RequestId) {
 fn attend(client: &Client, lease: LeaseId, signals: &Signals) -> Outcome<End> {
     let (mut from, mut breaks, mut was_interrupted) = (0, 0, false);
     let mut said = logs::follow(client.logs(lease, from)?);
+    let mut console = Console::new();
     loop {
         match next(&said) {
             Some(Said::Output { stream, missed, next, bytes }) => {
                 (from, breaks) = (next, 0);
-                if missed > 0 {
-                    output::note(&format!("({missed} bytes of output were lost)"));
-                }
-                if let Err(failure) = print(stream, &bytes) {
+                console.lost(missed);
+                if let Err(failure) = console.print(stream, &bytes) {
                     // Nobody reads any longer: what is not printed need not run.
                     client.release(lease)?;
                     return Err(failure);
                 }
             }
             Some(Said::End { exit_code, reason }) => {
+                console.end();
                 return Ok(End { exit_code, reason, was_interrupted });
             }
             Some(Said::Broken(why)) => {
@@ -184,6 +192,7 @@ fn attend(client: &Client, lease: LeaseId, signals: &Signals) -> Outcome<End> {
                     .because(format!("lease {lease} is being given back")));
             }
             was_interrupted = true;
+            console.break_line();
             output::note("interrupted: giving the lease back");
             match client.release(lease) {
                 Ok(_) => {}
@@ -207,18 +216,6 @@ fn next(said: &Receiver<Said>) -> Option<Said> {
         Err(RecvTimeoutError::Timeout) => None,
         Err(RecvTimeoutError::Disconnected) => Some(Said::Broken("not connected".to_owned())),
     }
-}
-
-fn print(stream: Stream, bytes: &[u8]) -> Outcome<()> {
-    match stream {
-        Stream::Stdout => {
-            let mut out = io::stdout().lock();
-            out.write_all(bytes)?;
-            out.flush()?;
-        }
-        Stream::Stderr => io::stderr().lock().write_all(bytes)?,
-    }
-    Ok(())
 }
 
 /// Reports the lease; the exit code, or nothing if the request has or will have another lease.
@@ -252,10 +249,16 @@ fn conclude(
 fn report(lease: &LeaseView) {
     let count = u64::try_from(lease.slices.len()).unwrap_or(u64::MAX);
     let gpus = show_gpus(GpuMilli::new(lease.gpu.saturating_mul(count)));
-    let (used, cost) = (show_seconds(Seconds::new(lease.used)), lease.cost);
+    let cost = lease.cost;
+    let used = match lease.used {
+        0 if cost.amount > MicroCredits::ZERO => "less than 1s".to_owned(),
+        used => show_seconds(Seconds::new(used)),
+    };
+    let code = lease.exit_code.filter(|code| *code != 0);
+    let code = code.map(|code| format!(", exit code {code}")).unwrap_or_default();
     let ending = if lease.state == LeaseState::Ended { "" } else { " so far" };
     output::note(&format!(
-        "lease {}: {} GPU for {used}{ending}, {} {} to {}, {}",
+        "lease {}: {} GPU for {used}{ending}, {} {} to {}, {}{code}",
         lease.id,
         gpus,
         show_money(cost.amount),

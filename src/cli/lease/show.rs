@@ -93,7 +93,7 @@ pub(super) fn request_fields(request: &RequestView) -> Vec<(&'static str, String
         ("request", request.id.to_string()),
         ("state", format!("{}: {}", request.state.as_str(), request.state_reason.text)),
         ("tenant", format!("{} (project {})", request.tenant, spec.project)),
-        ("gpus", format!("{} × {}", spec.count, show_gpus(each))),
+        ("gpus", format!("{} × {} GPU", spec.count, show_gpus(each))),
         ("memory", show_memory(MiB::new(spec.memory.get()))),
         ("duration", format!("at most {}", show_seconds(Seconds::new(spec.duration.get())))),
         ("rank", format!("{} ({})", word(&request.tier), word(&spec.class))),

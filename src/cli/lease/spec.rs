@@ -32,10 +32,10 @@ pub(super) struct Spec {
     #[arg(long, value_parser = parse_gpus, value_name = "NUMBER", allow_negative_numbers = true)]
     gpus: Option<Gpus>,
     /// Device memory on each, at least; 80GiB is 80 × 2³⁰ bytes, 80GB is 80 × 10⁹.
-    #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_negative_numbers = true)]
+    #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Option<MiB>,
     /// For how long at most, as 2h30m. This much is paid for at most [default: 30m].
-    #[arg(long, value_parser = parse_seconds, value_name = "SPAN", allow_negative_numbers = true)]
+    #[arg(long, value_parser = parse_seconds, value_name = "SPAN", allow_hyphen_values = true)]
     duration: Option<Seconds>,
     /// Allowed GPU models; may be given several times. Default: any.
     #[arg(long = "model", value_parser = amounts::model, value_delimiter = ',')]
@@ -53,7 +53,7 @@ pub(super) struct Spec {
     #[arg(long, value_parser = amounts::cores, value_name = "CORES", allow_negative_numbers = true)]
     cpu: Option<u64>,
     /// Host memory for each GPU, at least.
-    #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_negative_numbers = true)]
+    #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_hyphen_values = true)]
     host_memory: Option<MiB>,
     /// Where several GPUs may stand.
     #[arg(long, value_parser = amounts::placement())]
