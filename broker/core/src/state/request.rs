@@ -1,0 +1,94 @@
+//! Open requests as the state keeps them.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::ids::{LeaseId, TenantId};
+use sublet_protocol::requests::RequestSpec;
+use sublet_protocol::units::Timestamp;
+
+/// Where a request is in its life.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RequestStage {
+    /// It waits.
+    Waiting,
+    /// It waits, and these slices are kept for it until then.
+    Pledged {
+        /// What is kept.
+        slices: BTreeSet<SliceId>,
+        /// Until when.
+        until: Timestamp,
+    },
+    /// This lease serves it.
+    Granted {
+        /// Which lease.
+        lease: LeaseId,
+    },
+}
+
+/// An open request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    pub(crate) tenant: TenantId,
+    pub(crate) spec: RequestSpec,
+    pub(crate) submitted_at: Timestamp,
+    pub(crate) since: Timestamp,
+    pub(crate) stage: RequestStage,
+    pub(crate) attempts: u32,
+    pub(crate) failed_starts: u32,
+    pub(crate) recalls: u32,
+}
+
+impl Request {
+    /// Whose it is.
+    #[must_use]
+    pub const fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
+    /// What is asked.
+    #[must_use]
+    pub const fn spec(&self) -> &RequestSpec {
+        &self.spec
+    }
+
+    /// When it was first submitted; kept when it waits again.
+    #[must_use]
+    pub const fn submitted_at(&self) -> Timestamp {
+        self.submitted_at
+    }
+
+    /// Since when it is in its stage.
+    #[must_use]
+    pub const fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// Where it is in its life.
+    #[must_use]
+    pub const fn stage(&self) -> &RequestStage {
+        &self.stage
+    }
+
+    /// How many leases it has had.
+    #[must_use]
+    pub const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// How many of them were taken away.
+    #[must_use]
+    pub const fn recalls(&self) -> u32 {
+        self.recalls
+    }
+
+    /// Whether it waits, with or without a pledge.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        match self.stage {
+            RequestStage::Waiting | RequestStage::Pledged { .. } => true,
+            RequestStage::Granted { .. } => false,
+        }
+    }
+}
