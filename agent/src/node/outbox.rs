@@ -44,10 +44,22 @@ pub fn replaces(new: &Up, old: &Up) -> bool {
 impl Outbox {
     /// Takes a message; what it makes pointless is dropped.
     pub fn push(&mut self, message: Up) {
-        self.0.retain(|old| !replaces(&message, old));
-        self.0.push_back(message);
+        match self.0.iter_mut().find(|old| replaces(&message, old)) {
+            // In its place: the end of what an earlier start ran is said before the hello.
+            Some(old) if matches!(message, Up::Stopped { .. }) => *old = message,
+            _none_or_other => {
+                self.0.retain(|old| !replaces(&message, old));
+                self.0.push_back(message);
+            }
+        }
         self.bound(OUTPUT_MAX, |one| matches!(one, Up::Output { .. }));
         self.bound(NACK_MAX, |one| matches!(one, Up::Nack { .. }));
+    }
+
+    /// Takes a message that makes the one before the oldest pointless: it is next.
+    pub fn push_first(&mut self, message: Up) {
+        self.0.retain(|old| !replaces(&message, old));
+        self.0.push_front(message);
     }
 
     /// The oldest message.
@@ -73,7 +85,7 @@ impl Outbox {
 mod tests {
     use sublet_protocol::agent::Stream;
     use sublet_protocol::capacity::Part;
-    use sublet_protocol::commands::NackReason;
+    use sublet_protocol::commands::{GuestOutcome, NackReason};
     use sublet_protocol::ids::{ClusterId, DeviceId, LeaseId, NodeId};
     use sublet_protocol::offers::RescindReason;
     use sublet_protocol::units::Millis;
@@ -119,6 +131,24 @@ mod tests {
         outbox.push(confirm(1, 9));
         let expected = [Up::Hello, rescind(2, 1), confirm(2, 5), rescind(1, 2), confirm(1, 9)];
         assert_eq!(drain(&mut outbox), expected);
+    }
+
+    #[test]
+    fn the_end_of_a_member_keeps_its_place_before_the_hello() {
+        let end = |used| Up::Stopped {
+            lease: LeaseId::new(1),
+            slice: slice(1),
+            token: Token { epoch: 0, counter: 1 },
+            used: Millis::new(used),
+            outcome: GuestOutcome::Stopped,
+        };
+        let mut outbox = Outbox::default();
+        for message in [end(1), Up::Hello, end(2)] {
+            outbox.push(message);
+        }
+        assert_eq!(outbox.pop(), Some(end(2)));
+        outbox.push_first(end(3));
+        assert_eq!(drain(&mut outbox), [end(3), Up::Hello]);
     }
 
     #[test]

@@ -77,8 +77,10 @@ impl Sending {
             let current = self.current.as_ref().filter(|one| is_resting(one));
             if current.is_some_and(|one| replaces(&message, &one.message)) {
                 self.current = None;
+                self.outbox.push_first(message);
+            } else {
+                self.outbox.push(message);
             }
-            self.outbox.push(message);
             return;
         }
         // What has ended is taken out first, or the bound would count it.

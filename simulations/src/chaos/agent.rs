@@ -319,8 +319,10 @@ impl World {
         let is_stale = |one: &Current| one.is_resting && replaces(&message, &one.message);
         if line.current.as_ref().is_some_and(is_stale) {
             line.current = None;
+            line.outbox.push_first(message);
+        } else {
+            line.outbox.push(message);
         }
-        line.outbox.push(message);
     }
 
     /// Sends the next message if none is under way.

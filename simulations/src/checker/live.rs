@@ -114,13 +114,20 @@ impl Live {
 }
 
 fn is_of_later_start(terms: &LeaseTerms, stamped: &Stamped) -> bool {
-    let Command::ReportStopped { slice, boot, .. } = stamped.command else { return false };
-    terms.members.iter().any(|member| member.slice == slice && member.boot < boot)
+    match &stamped.command {
+        Command::ReportStopped { slice, boot, .. } => {
+            terms.members.iter().any(|member| member.slice == *slice && member.boot < *boot)
+        }
+        // A start settles what earlier ones ran before it says hello (LB3).
+        Command::RegisterNode { .. } => true,
+        _other => false,
+    }
 }
 
 fn is_report(stamped: &Stamped) -> bool {
-    let is_agent = matches!(stamped.actor, Actor::Agent { .. });
-    let is_word =
-        matches!(stamped.command, Command::ReportStopped { .. } | Command::RefuseMember { .. });
-    is_agent && is_word
+    let is_word = matches!(
+        stamped.command,
+        Command::ReportStopped { .. } | Command::RefuseMember { .. } | Command::RegisterNode { .. }
+    );
+    is_word && matches!(stamped.actor, Actor::Agent { .. })
 }
