@@ -324,12 +324,13 @@ fn media_type(headers: &HeaderMap, allowed: &[&str]) -> Result<(), ApiError> {
         let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         ApiError::new(status, "MEDIA_TYPE_UNSUPPORTED", detail.clone()).parameter(name, detail)
     };
-    if headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+    if headers.get_all(CONTENT_ENCODING).iter().any(|coding| coding != "identity") {
         return Err(unsupported("Content-Encoding", "bodies may not be compressed".to_owned()));
     }
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = value.split(';').next().unwrap_or_default().trim();
-    if allowed.iter().any(|kind| essence.eq_ignore_ascii_case(kind)) {
+    let is_one = headers.get_all(CONTENT_TYPE).iter().count() == 1;
+    if is_one && allowed.iter().any(|kind| essence.eq_ignore_ascii_case(kind)) {
         return Ok(());
     }
     let detail = format!("the body must be sent as {}", allowed.join(" or "));

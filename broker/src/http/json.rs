@@ -32,16 +32,17 @@ pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let pointer = pointer(error.path());
-        problem(&pointer, error.inner())
+        problem(bytes, &pointer, error.inner())
     })?;
-    json.end().map_err(|error| problem("", &error))?;
+    json.end().map_err(|error| problem(bytes, "", &error))?;
     Ok(value)
 }
 
-fn problem(pointer: &str, error: &serde_json::Error) -> ApiError {
+fn problem(bytes: &[u8], pointer: &str, error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
     match error.classify() {
-        Category::Data => {
+        // A number out of range, or where a word is wanted, counts as syntax: look again.
+        kind if kind == Category::Data || is_json(bytes) => {
             // The place in the text says less than the pointer.
             let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
             let detail = detail.to_owned();
@@ -52,11 +53,17 @@ fn problem(pointer: &str, error: &serde_json::Error) -> ApiError {
             ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "BODY_INVALID", summary)
                 .at(pointer, detail)
         }
-        Category::Syntax | Category::Eof | Category::Io => {
+        _malformed => {
             let detail = format!("the body is not JSON: {text}");
             ApiError::new(StatusCode::BAD_REQUEST, "BODY_MALFORMED", detail).at(pointer, text)
         }
     }
+}
+
+/// Whether the bytes are JSON at all, whatever it says.
+fn is_json(bytes: &[u8]) -> bool {
+    // What is passed over is not checked for UTF-8.
+    str::from_utf8(bytes).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())
 }
 
 /// RFC 6901.
@@ -111,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_by_a_pointer() {
-        let rows: [(&str, &str, &str); 5] = [
+        let rows: [(&str, &str, &str); 8] = [
             (r#"{"duration":60,"models":["h200","H200"]}"#, "/models/1", "BODY_INVALID"),
             (
                 r#"{"duration":60,"max_price":{"amount":"x","currency":"EUR"}}"#,
@@ -120,6 +127,9 @@ mod tests {
             ),
             (r#"{"duration":60,"a/b~c":1}"#, "/a~1b~0c", "BODY_INVALID"),
             ("{}", "", "BODY_INVALID"),
+            (r#"{"duration":60,"class":0}"#, "/class", "BODY_INVALID"),
+            (r#"{"duration":1e999}"#, "/duration", "BODY_INVALID"),
+            (r#"{"duration":NaN}"#, "/duration", "BODY_MALFORMED"),
             (r#"{"duration":60"#, "", "BODY_MALFORMED"),
         ];
         for (body, pointer, code) in rows {

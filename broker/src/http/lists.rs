@@ -34,7 +34,10 @@ pub(crate) fn search<T>(
     for _ in 0..BATCHES_MAX {
         let batch = match scope {
             Scope::Tenant(tenant) => app.cell.records_of_tenant(tenant, after, RECORDS_MAX)?,
-            Scope::Cell => app.cell.records(after.map_or(0, |last| last + 1), RECORDS_MAX)?,
+            Scope::Cell => match after.map_or(Some(0), |last| last.checked_add(1)) {
+                Some(from) => app.cell.records(from, RECORDS_MAX)?,
+                None => Vec::new(),
+            },
         };
         let is_end = batch.len() < RECORDS_MAX;
         for record in &batch {

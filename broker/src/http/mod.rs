@@ -8,6 +8,7 @@ mod app;
 mod error;
 mod extract;
 mod finish;
+mod impatient;
 mod json;
 mod limits;
 mod lists;
@@ -23,4 +24,6 @@ mod tests;
 
 pub use app::STREAMS_MAX;
 pub use routes::openapi;
-pub use server::{CONNECTIONS_MAX, Config, HEADER_TIMEOUT, Server, install_metrics, serve};
+pub use server::{
+    CONNECTIONS_MAX, Config, HEADER_TIMEOUT, Server, WRITE_TIMEOUT, install_metrics, serve,
+};

@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::app::App;
+use super::impatient::Impatient;
 use super::routes;
 use crate::auth::Verifier;
 use crate::cell::Cell;
@@ -27,6 +28,8 @@ use crate::cell::Cell;
 pub const CONNECTIONS_MAX: usize = 1_024;
 /// How long a connection may take to send the head of a request, idle time before it included.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a caller may leave an answer unread, or a piece of it.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Largest head of a request in bytes: a token of 4 KiB fits several times.
 const HEAD_MAX: usize = 32 * 1_024;
 /// Most headers of a request.
@@ -146,7 +149,9 @@ async fn converse(
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder.max_buf_size(HEAD_MAX).max_headers(HEADERS_MAX);
     let service = TowerToHyperService::new(router);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(
+        builder.serve_connection(TokioIo::new(Impatient::new(stream, WRITE_TIMEOUT)), service)
+    );
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopped(&mut stopping) => {

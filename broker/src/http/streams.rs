@@ -31,8 +31,11 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Where a stream of records begins: behind `Last-Event-ID`, at `?from=`, or where it says itself.
 pub(crate) fn start(headers: &HeaderMap, params: &mut Params) -> Result<Option<u64>, ApiError> {
     let from = params.whole("from", 0..=u64::MAX)?;
-    let Some(last) = headers.get("last-event-id") else { return Ok(from) };
-    let last: Option<u64> = last.to_str().ok().and_then(|text| text.parse().ok());
+    let mut values = headers.get_all("last-event-id").iter();
+    let Some(last) = values.next() else { return Ok(from) };
+    let text = last.to_str().ok().filter(|_| values.next().is_none());
+    let digits = text.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let last: Option<u64> = digits.and_then(|text| text.parse().ok());
     let detail = "the id of the last event is the index of a record";
     let last = last.ok_or_else(|| ApiError::malformed("EVENT_ID_INVALID", "Last-Event-ID", detail));
     last.map(|last| Some(last.saturating_add(1)))
@@ -84,7 +87,7 @@ pub(crate) fn records(
     let records = Records {
         subscription: app.cell.subscribe(next),
         before: before.into_iter(),
-        must_resync: matches!(shown, Shown::Visible(_)) && from > size,
+        must_resync: from > size,
         app,
         permit,
         shown,

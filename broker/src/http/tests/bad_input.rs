@@ -280,3 +280,46 @@ async fn a_bad_path_query_key_or_method_is_refused() {
     assert!(allow.header("allow").contains("GET"), "Allow: {:?}", allow.header("allow"));
     assert_eq!(world.records(), before, "something was changed");
 }
+
+#[tokio::test]
+async fn a_header_that_is_to_be_given_once_is_not_taken_twice() {
+    let world = World::new().await;
+    let body = json!({"duration": 60});
+    let plan = || post("/v1/plan", &body).tenant("initech");
+    let rows = [
+        (plan().header("content-type", "text/plain"), 415, "Content-Type"),
+        (
+            plan().header("content-encoding", "identity").header("content-encoding", "gzip"),
+            415,
+            "Content-Encoding",
+        ),
+        (Call::get("/v1/watch").operator().header("last-event-id", "+5"), 400, "Last-Event-ID"),
+        (
+            Call::get("/v1/watch")
+                .operator()
+                .header("last-event-id", "5")
+                .header("last-event-id", "6"),
+            400,
+            "Last-Event-ID",
+        ),
+    ];
+    for (call, status, place) in rows {
+        let code = if status == 415 { "MEDIA_TYPE_UNSUPPORTED" } else { "EVENT_ID_INVALID" };
+        check(place, &world.call(call).await, (status, code, place));
+    }
+}
+
+#[tokio::test]
+async fn behind_the_last_possible_cursor_there_is_nothing() {
+    let world = World::new().await;
+    world.lease().await;
+    for path in ["/v1/leases?state=all", "/v1/requests?state=all", "/v1/ledger/records?"] {
+        for call in [
+            Call::get(&format!("{path}&cursor={}", u64::MAX)).operator(),
+            Call::get(&format!("{path}&cursor={}", u64::MAX)).tenant("initech"),
+        ] {
+            let answer = world.call(call).await.expect(200);
+            assert_eq!(answer.json(), json!({"items": [], "next_cursor": null}), "{path}");
+        }
+    }
+}

@@ -64,6 +64,13 @@ async fn a_caller_that_is_ahead_of_the_journal_is_told_to_read_again() {
     let mut stream = world.open(call).await;
     let text = stream.read_until(|text| text.contains("\n\n")).await;
     assert!(text.contains("event: resync"), "{text}");
+    let lease = world.lease().await;
+    world.confirm(lease).await;
+    world.finish(lease, 0).await;
+    let call = Call::get(&format!("/v1/leases/{lease}/events")).tenant("initech");
+    let mut ended = world.open(call.header("last-event-id", "1000000")).await;
+    let text = ended.rest().await;
+    assert!(text.contains("event: resync"), "{text}");
 }
 
 #[tokio::test]
