@@ -165,7 +165,8 @@ impl World {
     /// Carries effects out in order; the process may die before any of them.
     fn carry_out_agent(&mut self, agent: usize, effects: Vec<Effect>) {
         for effect in effects {
-            if !self.is_calm && self.random.chance(1, CRASH_IN_EFFECTS) {
+            if self.profile.has_crashes && !self.is_calm && self.random.chance(1, CRASH_IN_EFFECTS)
+            {
                 if matches!(effect, Effect::Persist(_)) {
                     self.faults.count(Fault::LostWrite);
                 }

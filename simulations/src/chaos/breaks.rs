@@ -130,7 +130,7 @@ impl World {
     /// Nothing reaches the brokers any more from just after a confirmation: the activation that is
     /// on its way is all the agent will hear of it (LG3).
     pub(super) fn perhaps_pull_the_cable(&mut self, agent: usize) {
-        if self.is_calm || !self.random.chance(1, 40) {
+        if self.is_calm || !self.profile.has_crashes || !self.random.chance(1, 40) {
             return;
         }
         self.faults.count(Fault::CutUp);

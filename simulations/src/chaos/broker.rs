@@ -349,7 +349,8 @@ impl World {
         for effect in effects {
             let Some(office) = &mut self.replicas[replica].office else { return };
             let term = office.term;
-            if !self.is_calm && self.random.chance(1, CRASH_IN_EFFECTS) {
+            if self.profile.has_crashes && !self.is_calm && self.random.chance(1, CRASH_IN_EFFECTS)
+            {
                 self.faults.count(Fault::BrokerCrashInEffects);
                 return self.crash_replica(replica);
             }

@@ -45,6 +45,8 @@ pub(super) struct Profile {
     pub(super) policy: Policy,
     pub(super) fault_every: u64,
     pub(super) has_second_hosts: bool,
+    /// Processes die between effects.
+    pub(super) has_crashes: bool,
     /// Messages of 200 that are late.
     pub(super) late: u64,
     /// One message in so many comes twice.
@@ -114,7 +116,8 @@ fn profile(random: &mut Random, policy: Policy) -> Profile {
         _fresh => (7, 25),
     };
     let has_second_hosts = random.chance(1, 2);
-    Profile { policy, fault_every, has_second_hosts, late, doubled, client_every }
+    let has_crashes = true;
+    Profile { policy, fault_every, has_second_hosts, has_crashes, late, doubled, client_every }
 }
 
 fn rate(random: &mut Random) -> i64 {
@@ -141,7 +144,7 @@ impl World {
             random,
             faults: super::fault::Faults::default(),
             rule: options.rule,
-            profile,
+            profile: Profile { has_crashes: !is_quiet, ..profile },
             agents: Vec::new(),
             devices: Vec::new(),
             guests: super::guests::Guests::default(),

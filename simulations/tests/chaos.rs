@@ -1,0 +1,52 @@
+//! Chaos as part of every test run: short, but with every kind of fault. The long runs are the
+//! program's own.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use sublet_simulations::chaos::{Options, Outcome, Scenario, run};
+
+const STEPS: u64 = 5_000;
+
+fn options() -> Options {
+    Options { steps: STEPS, ..Options::default() }
+}
+
+#[test]
+fn no_promise_is_broken_in_a_storm() {
+    let mut whole = Outcome::default();
+    for seed in 0..8 {
+        let outcome = run(seed, &options());
+        assert_eq!(outcome.violation, None, "sublet-sim chaos --seed {seed} --steps {STEPS}");
+        whole.add(&outcome);
+    }
+    assert!(whole.grants > 100 && whole.terms > 8, "something happened: {whole:?}");
+    assert!(whole.ends.len() > 5, "leases ended in different ways: {:?}", whole.ends);
+}
+
+#[test]
+fn with_no_faults_but_the_networks_there_is_one_term_and_leases_are_served() {
+    let quiet = Options { scenario: Scenario::Quiet, ..options() };
+    let outcome = run(3, &quiet);
+    assert_eq!(outcome.violation, None);
+    assert_eq!(outcome.terms, 1);
+    assert!(outcome.grants > 20 && outcome.ends.contains_key("expired"), "{:?}", outcome.ends);
+}
+
+#[test]
+fn one_seed_is_one_trace() {
+    let traced = Options { is_traced: true, steps: 2_000, ..Options::default() };
+    let hash = |seed| run(seed, &traced).trace.unwrap();
+    assert_eq!(hash(7), hash(7));
+    assert_ne!(hash(7), hash(8));
+}
+
+#[cfg(feature = "mutations")]
+#[test]
+fn a_rule_that_is_left_out_is_missed() {
+    use sublet_simulations::chaos::Rule;
+
+    for rule in [Rule::Lf1Tokens, Rule::Le2Kill, Rule::Lb2Measured, Rule::Lk1Keys] {
+        let mutated = Options { rule: Some(rule), ..options() };
+        let is_missed = (0..8).any(|seed| run(seed, &mutated).violation.is_some());
+        assert!(is_missed, "{rule:?}");
+    }
+}
