@@ -1,7 +1,7 @@
 //! A cell and its nodes side by side, with real rules, leader's logic and sessions, for scenarios in
 //! which each message is delivered, lost or repeated by hand. No network, no time but what a test
 //! lets pass.
-#![allow(dead_code, reason = "shared by test files that use different parts")]
+#![allow(clippy::needless_pass_by_value, reason = "tests are data: they hand commands over")]
 
 use std::collections::BTreeMap;
 
