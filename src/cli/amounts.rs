@@ -62,6 +62,12 @@ pub(super) fn money(text: &str) -> Result<MicroCredits, String> {
     }
 }
 
+/// Reads how many of a list are wanted: at least one.
+pub(super) fn limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| *limit > 0);
+    limit.ok_or_else(|| format!("{text:?} is no limit: write a whole number from 1"))
+}
+
 /// Money without idle zeros behind two places: `1.25`.
 pub(super) fn show_money(amount: MicroCredits) -> String {
     let text = amount.to_string();

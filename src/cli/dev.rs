@@ -15,7 +15,7 @@ use crate::units::parse_seconds;
 /// Run everything on this machine with simulated GPUs: broker, clusters, tenants, load.
 ///
 /// While it runs, other commands on this machine find it by themselves: it writes the profile
-/// `dev`. If several run at once, the newest is found.
+/// `dev`. If several run at once, the newest that runs is found.
 #[derive(Debug, Args)]
 pub(super) struct Dev {
     /// Where the API listens; port 0 takes a free one.

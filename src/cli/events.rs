@@ -7,6 +7,7 @@ use serde_json::Value;
 use sublet_protocol::api::RecordView;
 use sublet_protocol::units::Seconds;
 
+use super::amounts;
 use super::global::Context;
 use crate::client::{Client, Query, all};
 use crate::failure::{Exit, Failure, Outcome};
@@ -23,7 +24,7 @@ pub(super) struct Events {
     #[arg(long, value_name = "INDEX")]
     from: Option<u64>,
     /// At most this many.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_parser = amounts::limit, value_name = "COUNT", allow_negative_numbers = true)]
     limit: Option<usize>,
     /// Only records of this kind, as lease_granted; may be given several times.
     #[arg(long = "kind", value_delimiter = ',')]
@@ -116,7 +117,7 @@ impl Events {
                 continue;
             }
             print(printer, &record)?;
-            *left -= 1;
+            *left = left.saturating_sub(1);
             if *left == 0 {
                 return Ok(());
             }

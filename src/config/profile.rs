@@ -1,7 +1,7 @@
 //! Profiles: one TOML file each under the user's configuration folder, readable by its owner only.
 //!
-//! `sublet dev` writes the profile `dev`. If several run at once the newest wins: each overwrites
-//! the file, and an older one removes it at its end only if it is still its own.
+//! `sublet dev` writes the profile `dev`. If several run at once the newest wins: it sets the file of
+//! the one before aside and puts it back at its end, if that one still runs.
 
 use std::fs;
 use std::io::Write;
@@ -111,6 +111,10 @@ pub(crate) fn write(name: &str, profile: &Profile) -> Outcome<PathBuf> {
     };
     let text = toml::to_string(profile).map_err(|error| failure(&error))?;
     fs::create_dir_all(&folder).map_err(|error| failure(&error))?;
+    if let Some(earlier) = living(&folder, &path, name) {
+        fs::rename(earlier, aside(&folder, name, std::process::id()))
+            .map_err(|error| failure(&error))?;
+    }
     let temporary = folder.join(format!(".{name}.{}", std::process::id()));
     let mut options = fs::OpenOptions::new();
     let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary);
@@ -124,14 +128,44 @@ pub(crate) fn has_default() -> bool {
     folder().is_some_and(|folder| file(&folder, DEFAULTS[0]).exists())
 }
 
-/// Removes the profile if this process wrote it last.
+/// Where the process `pid` sets the profile of the one before it aside.
+fn aside(folder: &Path, name: &str, pid: u32) -> PathBuf {
+    folder.join(format!(".{name}.before-{pid}"))
+}
+
+/// Whether there is a process with this id; where there is no `/proc` to ask, none.
+fn runs(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// The newest profile, from `path` down through those set aside, whose process still runs and is not
+/// this one. Those of processes that have ended are removed.
+fn living(folder: &Path, path: &Path, name: &str) -> Option<PathBuf> {
+    let mut path = path.to_owned();
+    loop {
+        let text = fs::read_to_string(&path).ok()?;
+        let pid = toml::from_str::<Profile>(&text).ok()?.pid?;
+        let is_own = pid == std::process::id();
+        if !is_own && runs(pid) {
+            return Some(path);
+        }
+        // Should it be gone already, that is what was wanted.
+        let _ = fs::remove_file(&path);
+        path = aside(folder, name, pid);
+    }
+}
+
+/// Removes the profile if this process wrote it last; what was there before comes back.
 pub(crate) fn remove_if_ours(name: &str) {
     let ours = |profile: &Profile| profile.pid == Some(std::process::id());
     if read(name).is_ok_and(|profile| ours(&profile))
         && let Some(folder) = folder()
     {
-        // Should it be gone already, that is what was wanted.
-        let _ = fs::remove_file(file(&folder, name));
+        let path = file(&folder, name);
+        if let Some(earlier) = living(&folder, &path, name) {
+            // At worst the earlier server is found by its URL only.
+            let _ = fs::rename(earlier, path);
+        }
     }
 }
 
@@ -155,5 +189,23 @@ mod tests {
         let text = toml::to_string(&profile).unwrap();
         assert_eq!(toml::from_str::<Profile>(&text).unwrap(), profile);
         assert!(toml::from_str::<Profile>(&format!("{text}\nservre = 1\n")).is_err());
+    }
+
+    #[test]
+    fn a_profile_set_aside_is_found_if_its_process_still_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let write = |path: &Path, pid: u32| {
+            fs::write(path, format!("server = \"http://127.0.0.1:1\"\npid = {pid}\n")).unwrap();
+        };
+        // The first process of the machine always runs, one with this number never.
+        let (runs, ended) = (1, u32::MAX);
+        let path = file(folder, "dev");
+        write(&path, std::process::id());
+        write(&aside(folder, "dev", std::process::id()), ended);
+        write(&aside(folder, "dev", ended), runs);
+        assert_eq!(living(folder, &path, "dev"), Some(aside(folder, "dev", ended)));
+        assert!(!path.exists() && !aside(folder, "dev", std::process::id()).exists());
+        assert_eq!(living(folder, &path, "dev"), None);
     }
 }

@@ -155,7 +155,7 @@ fn a_bad_command_line_says_what_and_where_and_changes_nothing() {
     let lease = "l-00000000000000000000000000";
     let plan = |flags: &[&'static str]| [&["lease", "plan"], flags].concat();
     let create = |flags: &[&'static str]| [&["lease", "create", "--yes"], flags].concat();
-    let rows: [(Vec<&str>, i32, &str); 23] = [
+    let rows: [(Vec<&str>, i32, &str); 25] = [
         (create(&["--gpus", "0"]), 2, "--gpus"),
         (create(&["--gpus", "-1"]), 2, "--gpus"),
         (create(&["--gpus", "1000000000"]), 2, "count: invalid value"),
@@ -171,6 +171,8 @@ fn a_bad_command_line_says_what_and_where_and_changes_nothing() {
         (plan(&["--gpus", "1000"]), 5, "QUOTA_TOO_SMALL"),
         (vec!["lease", "run", "--", ""], 2, "the command to run is empty"),
         (vec!["lease", "run", "echo", "hi"], 2, "behind `--`"),
+        (vec!["events", "--follow", "--limit", "0"], 2, "from 1"),
+        (vec!["lease", "list", "--limit", "-1"], 2, "from 1"),
         (vec!["dev", "--rho", "0.5"], 2, "--trace"),
         (vec!["lease", "show", lease], 3, "there is no lease"),
         (vec!["why", lease], 3, "there is no lease"),

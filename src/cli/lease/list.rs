@@ -4,7 +4,7 @@ use clap::Args;
 use sublet_protocol::api::{LeaseView, RequestView};
 use sublet_protocol::units::{GpuMilli, MiB, Seconds};
 
-use super::super::amounts::{show_money, word};
+use super::super::amounts::{self, show_money, word};
 use super::super::global::Context;
 use crate::client::{Client, Query};
 use crate::failure::Outcome;
@@ -24,7 +24,7 @@ pub(in crate::cli) struct List {
     #[arg(long, short)]
     quiet: bool,
     /// At most this many.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, value_parser = amounts::limit, default_value = "1000", allow_negative_numbers = true)]
     limit: usize,
 }
 

@@ -240,7 +240,14 @@ fn conclude(
         }
         RequestState::Closed | RequestState::Cancelled | RequestState::Refused => {
             let what = format!("the lease ended before the command did ({})", end.reason.code());
-            Err(Failure::new(Exit::LeaseFailed, what).because(&view.state_reason.text))
+            let failure = Failure::new(Exit::LeaseFailed, what).because(&view.state_reason.text);
+            Err(match end.reason {
+                EndReason::Reclaimed | EndReason::Preempted => {
+                    failure.hint("to have it start again elsewhere: --on-recall requeue")
+                }
+                EndReason::Expired => failure.hint("a longer --duration"),
+                _ => failure,
+            })
         }
     }
 }
