@@ -15,7 +15,7 @@ pub(crate) const fn end_reason(reason: EndReason) -> &'static str {
         EndReason::Preempted => "a request of a higher tier needs the GPU",
         EndReason::Revoked => "an operator ended it",
         EndReason::Budget => "the budget is used up",
-        EndReason::AgentLost => "its agent has been silent for too long",
+        EndReason::AgentLost => "its agent fell silent or started anew",
         EndReason::StartFailed => "it could not be started",
         EndReason::GuestFailed => "its guest finished with an error",
         EndReason::DeviceFault => "the GPU is gone or sick",
