@@ -141,3 +141,28 @@ fn a_made_up_trace_can_be_replayed_at_once() {
     let jobs = |folder: &Path| fs::read(folder.join("philly_jobs.csv")).unwrap();
     assert_eq!(jobs(&out), jobs(&again));
 }
+
+#[test]
+fn chaos_prints_what_happened_and_one_seed_need_not_break_everything() {
+    let output = sublet_sim(&["chaos", "--seed", "1", "--steps", "300", "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(printed["commands"].as_u64().unwrap() > 20, "{printed}");
+    assert_eq!(printed["violations"], serde_json::json!([]));
+}
+
+#[test]
+fn a_set_of_seeds_that_never_broke_something_fails_and_names_it() {
+    let output = sublet_sim(&["chaos", "--seeds", "2", "--steps", "50"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("faults that never occurred: ") && said.contains("suspend"), "{said}");
+}
+
+#[cfg(not(feature = "mutations"))]
+#[test]
+fn no_rule_can_be_taken_out_of_a_plain_build() {
+    let hint = "build sublet-simulations with `--features mutations`";
+    fails_on_input(&["chaos", "--mutations"], hint);
+    fails_on_input(&["chaos", "--without", "Lk1Keys"], hint);
+}

@@ -191,6 +191,11 @@ impl Session {
             (Up::Confirm { slice, token, .. }, Reply::Refused(_)) => {
                 self.on_confirm_refused(now, GuestKey { slice: *slice, token: *token }, &mut out);
             }
+            (Up::Stopped { slice, token, .. }, Reply::Refused(_))
+                if self.leaves_out(Mutation::ForgetsRefused) =>
+            {
+                self.forget_usage(GuestKey { slice: *slice, token: *token }, &mut out);
+            }
             _ => {}
         }
         out

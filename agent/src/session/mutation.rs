@@ -31,6 +31,8 @@ pub enum Mutation {
     NoSelfStop,
     /// Nothing ends because of strangers or faults (LA4).
     ForeignIgnored,
+    /// A bug that was: a refused report of an end makes the agent forget the use.
+    ForgetsRefused,
 }
 
 #[cfg(feature = "mutations")]

@@ -17,7 +17,7 @@ pub enum Mutation {
     NoQuota,
     /// A gang is active once one member has confirmed (LG3).
     OneConfirms,
-    /// A refusal ends a lease that was active, whatever start says it (LG4).
+    /// A refusal ends a lease that was active (LG4).
     LateRefusal,
     /// A gang has ended once one member has stopped (LE1).
     OneStops,
@@ -27,6 +27,10 @@ pub enum Mutation {
     UnmeasuredCharge,
     /// Idempotency keys are not looked up (LK1).
     NoKeys,
+    /// A bug that was: victims are counted, their tiers are not looked at.
+    FirstVictims,
+    /// A bug that was: a leader that is behind refuses a start it has not heard of.
+    RashRefusal,
 }
 
 #[cfg(feature = "mutations")]

@@ -127,6 +127,10 @@ impl World {
         if let Some(lapse) = self.rule.and_then(Rule::agent) {
             lapse.apply(&mut session);
         }
+        let mut effects = effects;
+        if self.rule == Some(Rule::BugHelloFirst) {
+            effects.sort_by_key(|effect| !matches!(effect, Effect::Send(Up::Hello)));
+        }
         one.session = Some(session);
         self.carry_out_agent(agent, effects);
         let devices: Vec<usize> = self.devices_of(agent).collect();

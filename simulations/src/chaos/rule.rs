@@ -5,7 +5,7 @@
 //! with the feature `mutations`; rules that the shell, the node or the client keeps are taken out in
 //! the model of these.
 
-/// A rule, or a pair of twins of which either suffices.
+/// A rule, or a pair of twins of which either suffices, or a bug that was found and mended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     /// LF1: a grant takes the last token again.
@@ -24,8 +24,8 @@ pub enum Rule {
     Lg3All,
     /// LG3: life counts from when the activation came, not from the nonce.
     Lg3Nonce,
-    /// LG4 with the newer-boot rule: a refusal ends an active lease, of any start.
-    Lg4Both,
+    /// LG4: a refusal ends a lease that was active.
+    Lg4Late,
     /// LR1: life counts from when the answer came.
     Lr1Sent,
     /// LR2: the broker waits for TTL only, without rate errors and margin.
@@ -64,11 +64,18 @@ pub enum Rule {
     Lk1Keys,
     /// LK2: a client takes silence for a failure and asks under a new key.
     Lk2Unknown,
+    /// A bug that was: the first of equally few victims, whatever its tier.
+    BugFirstVictims,
+    /// A bug that was: a leader that is behind refuses what it has not heard of, and the agent forgets
+    /// the use.
+    BugRashRefusal,
+    /// A bug that was: a new start says hello before it settles what earlier ones ran.
+    BugHelloFirst,
 }
 
 impl Rule {
     /// Every rule that can be taken out.
-    pub const ALL: [Rule; 28] = [
+    pub const ALL: [Rule; 31] = [
         Rule::Lf1Tokens,
         Rule::Lf2Compare,
         Rule::Lf2Fsync,
@@ -77,7 +84,7 @@ impl Rule {
         Rule::Lg2Owner,
         Rule::Lg3All,
         Rule::Lg3Nonce,
-        Rule::Lg4Both,
+        Rule::Lg4Late,
         Rule::Lr1Sent,
         Rule::Lr2Wait,
         Rule::Lr3Heard,
@@ -97,7 +104,17 @@ impl Rule {
         Rule::Lb3Outbox,
         Rule::Lk1Keys,
         Rule::Lk2Unknown,
+        Rule::BugFirstVictims,
+        Rule::BugRashRefusal,
+        Rule::BugHelloFirst,
     ];
+
+    /// The rule of this name, however it is spelt.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Rule> {
+        let plain = |text: &str| text.to_lowercase().replace(['_', '-'], "");
+        Rule::ALL.into_iter().find(|rule| plain(&format!("{rule:?}")) == plain(name))
+    }
 
     /// What the core leaves out for it.
     pub(super) const fn core(self) -> Option<CoreLapse> {
@@ -109,11 +126,13 @@ impl Rule {
                 Rule::Lf3Both => Mutation::AnyBoot,
                 Rule::Lg1Quota => Mutation::NoQuota,
                 Rule::Lg3All => Mutation::OneConfirms,
-                Rule::Lg4Both => Mutation::LateRefusal,
+                Rule::Lg4Late => Mutation::LateRefusal,
                 Rule::Le1All => Mutation::OneStops,
                 Rule::Lb1Max => Mutation::UseAddsUp,
                 Rule::Lb2Measured => Mutation::UnmeasuredCharge,
                 Rule::Lk1Keys => Mutation::NoKeys,
+                Rule::BugFirstVictims => Mutation::FirstVictims,
+                Rule::BugRashRefusal => Mutation::RashRefusal,
                 _other => return None,
             };
             Some(CoreLapse(mutation))
@@ -142,6 +161,7 @@ impl Rule {
                 Rule::La1Owner => Mutation::OwnerIgnored,
                 Rule::La2La5 => Mutation::NoSelfStop,
                 Rule::La4Foreign => Mutation::ForeignIgnored,
+                Rule::BugRashRefusal => Mutation::ForgetsRefused,
                 _other => return None,
             };
             Some(AgentLapse(mutation))

@@ -35,6 +35,9 @@ pub(super) struct Arguments {
     /// Take out each rule in turn and show what notices.
     #[arg(long, conflicts_with = "trace_hash")]
     mutations: bool,
+    /// Take out this rule, as `--mutations` names it.
+    #[arg(long, value_name = "RULE", conflicts_with = "mutations")]
+    without: Option<String>,
     /// Check every committed state as a whole, or one in so many.
     #[arg(long, value_name = "N")]
     check_every: Option<u64>,
@@ -68,7 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let options = Options {
         steps: arguments.steps,
         scenario: arguments.scenario.scenario(),
-        rule: None,
+        rule: arguments.without.as_deref().map(super::mutations::rule).transpose()?,
         is_traced: arguments.trace_hash,
         check_every: arguments.check_every,
         log: arguments.log,
@@ -108,8 +111,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             format!("INV-{}: {} (seed {seed}, step {step})", violation.invariant, violation.what);
         let scenario =
             if matches!(arguments.scenario, Kind::Quiet) { " --scenario quiet" } else { "" };
-        let command =
-            format!("sublet-sim chaos --seed {seed} --steps {}{scenario}", arguments.steps);
+        let without = arguments.without.as_ref().map(|rule| format!(" --without {rule}"));
+        let without = without.unwrap_or_default();
+        let steps = arguments.steps;
+        let command = format!("sublet-sim chaos --seed {seed} --steps {steps}{scenario}{without}");
         return Err(Failure::Work(anyhow::anyhow!("{what}\nreproduce: {command}")));
     }
     if !missing.is_empty() {

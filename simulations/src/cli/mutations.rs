@@ -6,6 +6,9 @@ use super::Failure;
 #[cfg(feature = "mutations")]
 use super::{chaos::run_all, print};
 
+#[cfg(not(feature = "mutations"))]
+const NOT_HERE: &str = "this build holds no rule that can be taken out: build sublet-simulations \
+                        with `--features mutations`";
 /// Seeds that are tried together for one rule.
 #[cfg(feature = "mutations")]
 const AT_ONCE: u64 = 8;
@@ -52,10 +55,25 @@ pub(super) fn run(options: &Options, seeds: u64, is_json: bool) -> Result<(), Fa
     }
 }
 
+/// The rule of this name.
+#[cfg(feature = "mutations")]
+pub(super) fn rule(name: &str) -> Result<sublet_simulations::chaos::Rule, Failure> {
+    use sublet_simulations::chaos::Rule;
+
+    Rule::named(name).ok_or_else(|| {
+        let known: Vec<String> = Rule::ALL.iter().map(|rule| format!("{rule:?}")).collect();
+        Failure::Input(anyhow::anyhow!("no rule {name}; there are {}", known.join(", ")))
+    })
+}
+
+/// Without the feature there is none.
+#[cfg(not(feature = "mutations"))]
+pub(super) fn rule(_name: &str) -> Result<sublet_simulations::chaos::Rule, Failure> {
+    Err(Failure::Input(anyhow::anyhow!(NOT_HERE)))
+}
+
 /// Without the feature there is nothing to take out.
 #[cfg(not(feature = "mutations"))]
 pub(super) fn run(_options: &Options, _seeds: u64, _is_json: bool) -> Result<(), Failure> {
-    let what = "this build holds no rule that can be taken out: build sublet-simulations with \
-                `--features mutations`";
-    Err(Failure::Input(anyhow::anyhow!(what)))
+    Err(Failure::Input(anyhow::anyhow!(NOT_HERE)))
 }

@@ -22,6 +22,9 @@ impl Leader {
         match state.nodes().get(&(cluster, node)) {
             // Not known yet: this leader may be behind, or deposed and not know it. A refusal is for
             // good, and an agent forgets what was refused.
+            Some(known) if known.boot() < boot && state.leaves_out(Mutation::RashRefusal) => {
+                return refused(Rejection::BootOld);
+            }
             None if is_end => {}
             Some(known) if is_end && known.boot() < boot && known.host() == host => {}
             None => return Intake::Answer(Reply::Later, Vec::new()),

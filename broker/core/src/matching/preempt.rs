@@ -13,6 +13,7 @@ use sublet_protocol::units::GpuMilli;
 use super::problem::Problem;
 use super::solve::{Spent, fitting, price};
 use crate::fit::{self, Candidate};
+use crate::mutation::Mutation;
 use crate::state::Request;
 
 /// Slices that can serve one request together: alike, and as close as asked.
@@ -64,7 +65,9 @@ pub(super) fn preempt(
         let Some(choice) = fewest(room, count) else { continue };
         // Few victims, and among equally few those of the lowest tier (INV-10).
         let harm = |choice: &Choice| {
-            let highest = choice.victims.iter().map(|victim| state.leases[victim].terms.tier());
+            let is_blind = state.leaves_out(Mutation::FirstVictims);
+            let seen = choice.victims.iter().filter(|_| !is_blind);
+            let highest = seen.map(|victim| state.leases[victim].terms.tier());
             (choice.victims.len(), highest.max())
         };
         if best.as_ref().is_none_or(|(_, known)| harm(&choice) < harm(known)) {
