@@ -4,7 +4,7 @@
 //! runs the leader's driver while this node leads. It knows no HTTP and asks nobody who they are:
 //! the caller says on whose behalf it speaks.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sublet_core::matching::{self, Explanation, WhatIf};
@@ -15,7 +15,7 @@ use sublet_ledger::merkle::TreeHead;
 use sublet_ledger::verify::{self, Report};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome, Stamped};
-use sublet_protocol::ids::{CommandId, LeaseId, RequestId, TenantId};
+use sublet_protocol::ids::{CellId, CommandId, LeaseId, RequestId, TenantId};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::RequestSpec;
@@ -90,7 +90,7 @@ impl Cell {
             relay: Relay::default(),
             folder: Mutex::new(folder),
         };
-        if let Err(error) = parts.begin(config.cell, config.policy).await {
+        if let Err(error) = parts.begin(config.cell, config.policy, &path).await {
             parts.close().await;
             return Err(error);
         }
@@ -333,12 +333,13 @@ impl Parts {
     }
 
     /// After the log was replayed: checks that all fits together, and founds a new cell.
-    async fn begin(&self, cell: sublet_protocol::ids::CellId, policy: Policy) -> Result<(), Error> {
+    async fn begin(&self, cell: CellId, policy: Policy, data: &Path) -> Result<(), Error> {
         let (founded, log, now) =
             self.machine.read(|state| (state.cell(), state.next_index(), state.now()));
         let journal = self.journal(|journal| Ok(journal.size()))?;
         if journal != log {
-            return Err(Error::LogBehind { journal, log });
+            let ledger = data.join("ledger");
+            return Err(Error::LogBehind { ledger, journal, log });
         }
         self.clock.not_before(now);
         self.machine.go_live();
@@ -416,4 +417,26 @@ fn random() -> Result<u128, Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(Error::Randomness)?;
     Ok(u128::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_cell_that_lost_its_log_does_not_start_and_says_which_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || {
+            let mut config = Config::new(CellId::new("berlin").unwrap());
+            config.data_dir = Some(folder.path().to_owned());
+            Cell::open(config)
+        };
+        let cell = open().await.unwrap();
+        cell.shutdown().await;
+        drop(cell);
+        std::fs::remove_dir_all(folder.path().join("raft")).unwrap();
+        let error = open().await.unwrap_err();
+        assert!(matches!(error, Error::LogBehind { log: 0, .. }), "{error}");
+        assert!(error.to_string().contains(&*folder.path().to_string_lossy()), "{error}");
+    }
 }

@@ -41,8 +41,14 @@ pub enum Error {
         expected: CellId,
     },
     /// The ledger has records that the raft log does not know of.
-    #[error("the ledger has {journal} records, the raft log leads to {log}")]
+    #[error(
+        "the ledger in {} has {journal} records, but the raft log and snapshots beside it lead to \
+         {log} only: a part of them is missing; restore them from a backup or a peer",
+        ledger.display()
+    )]
     LogBehind {
+        /// The ledger's folder.
+        ledger: PathBuf,
         /// Records in the journal.
         journal: u64,
         /// Records after the log was replayed.
