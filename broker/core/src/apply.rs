@@ -125,8 +125,8 @@ fn key_used(stamped: &Stamped, first: u64, records: &[Record]) -> Option<Event> 
     let key: IdempotencyKey = stamped.key?;
     let is_refusal = |record: &Record| matches!(record.event, Event::RequestRefused { .. });
     let tenant = scope(&stamped.actor).ok()?;
-    // A mutation that changed nothing may be repeated: it has no record to answer from.
-    let is_done = !records.is_empty() && !records.iter().any(is_refusal);
+    // One that changed nothing is remembered, too: later it might change something.
+    let is_done = !records.iter().any(is_refusal);
     is_done.then_some(Event::KeyUsed { tenant, key, first })
 }
 

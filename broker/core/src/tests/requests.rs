@@ -83,6 +83,24 @@ fn a_repeated_key_gives_the_first_answer_and_another_body_is_refused() {
 }
 
 #[test]
+fn a_change_that_changed_nothing_is_not_made_later_under_its_key() {
+    let mut world = World::new();
+    let post = |amount| Command::SetPrice {
+        owner: tenant("owner"),
+        model: model(),
+        tier: Tier::Standard,
+        per_gpu_hour: MicroCredits::new(amount),
+    };
+    let same = world.ask(user("owner"), key(1, 1), post(2_000_000));
+    let Outcome::Done { first, count: 1, .. } = same else { panic!("{same:?}") };
+    world.must(user("owner"), post(3_000_000));
+    let again = world.ask(user("owner"), key(1, 1), post(2_000_000));
+    assert_eq!(again, Outcome::Repeated { first });
+    let price = world.state.prices()[&(tenant("owner"), model(), Tier::Standard)];
+    assert_eq!(price.per_gpu_hour, MicroCredits::new(3_000_000));
+}
+
+#[test]
 fn two_tenants_may_use_the_same_key() {
     let mut world = World::new();
     world.ask(user("acme"), key(1, 1), submit(1, spec(Class::Batch, 1)));
