@@ -73,7 +73,9 @@ pub(crate) fn run(settings: &Settings) -> Outcome<Exit> {
 fn init_log() {
     let wanted = std::env::var("SUBLET_LOG").unwrap_or_else(|_| "warn,openraft=error".to_owned());
     let filter = tracing_subscriber::EnvFilter::new(wanted);
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_terminal);
+    let log = log.with_writer(std::io::stderr);
     // A second logger in one process is refused; then the first one stays.
     let _ = log.try_init();
 }
