@@ -83,15 +83,20 @@ async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
     let set = world.call(quota.clone()).await.expect(200).json();
     let expected = json!({"tenant": "globex", "model": "h200", "nominal": 4_000});
     assert_eq!(set, expected);
-    // What it is already changes nothing, under any key.
+    // What it is already changes nothing but is remembered, so that it changes nothing later.
     let before = world.records();
-    let again = Call::new("PUT", "/v1/tenants/globex/quotas/h200").operator().key("q2");
-    let again = world.call(again.json(&json!({"nominal": 4_000}))).await.expect(200);
-    assert_eq!((again.json(), world.records()), (expected, before));
+    let put = |key: &str, nominal: u64| {
+        let call = Call::new("PUT", "/v1/tenants/globex/quotas/h200").operator().key(key);
+        call.json(&json!({"nominal": nominal}))
+    };
+    let again = world.call(put("q2", 4_000)).await.expect(200);
+    assert_eq!((again.json(), world.records()), (expected, before + 1));
+    world.call(put("q3", 5_000)).await.expect(200);
+    world.call(put("q2", 4_000)).await.expect(200);
     // The repeat is answered as it was, before the quota.
     assert_eq!(world.call(create).await.bytes, tenant.bytes);
     let show = world.call(Call::get("/v1/tenants/globex").operator()).await.expect(200).json();
-    assert_eq!(show["quotas"][0]["nominal"], 4_000);
+    assert_eq!(show["quotas"][0]["nominal"], 5_000);
 
     let cluster = Call::new("POST", "/v1/clusters").operator().key("c").json(&json!({
         "id": "south", "owner": "globex", "region": "us", "devices_max": 8,
