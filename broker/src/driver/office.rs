@@ -66,6 +66,8 @@ impl Driver {
         if !has_passed {
             return self.seek_office(term).await;
         }
+        // Another node may have led with a clock that was ahead: ledger time never goes back.
+        self.parts.clock.not_before(self.parts.machine.read(sublet_core::State::now));
         let now = self.now();
         let ((leader, effects), first_record) =
             self.parts.machine.read(|state| (Leader::new(term, state, now), state.next_index()));
@@ -96,6 +98,9 @@ impl Driver {
             match &record.event {
                 Event::LeaseEnding { lease, .. } => self.parts.relay.guest_runs(*lease),
                 Event::LeaseEnded { lease, .. } => self.parts.relay.lease_ended(*lease),
+                Event::NodeFenced { cluster, node, .. } => {
+                    tracing::error!(%cluster, %node, "two machines claim one node id");
+                }
                 _other => {}
             }
         }
