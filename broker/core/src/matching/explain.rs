@@ -10,9 +10,10 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::GpuMilli;
 
+use super::place;
 use super::preempt;
 use super::problem::{Problem, queue_key};
-use super::solve::{self, Spent};
+use super::solve::Spent;
 use crate::decide::could_ever_fit;
 use crate::fit;
 use crate::state::{Request, RequestStage, StateView};
@@ -161,8 +162,8 @@ fn reason(
         let blocking = near_misses.iter().find(enough).map(|miss| miss.reason);
         return blocking.unwrap_or(WaitReason::NoCapacity);
     }
-    let alike = solve::fitting(problem, id, request);
-    let is_priced = |cluster, model| solve::price(state, request, cluster, model).is_some();
+    let alike = place::fitting(problem, id, request);
+    let is_priced = |cluster, model| place::price(state, request, cluster, model).is_some();
     let mut priced = alike.iter().filter(|((cluster, model, _), _)| is_priced(*cluster, *model));
     if priced.clone().next().is_none() {
         return WaitReason::Price;
@@ -174,7 +175,7 @@ fn reason(
     if !has_quota {
         return WaitReason::Quota;
     }
-    match solve::pick(problem, &Spent::default(), id, request) {
+    match place::pick(problem, &Spent::default(), id, request) {
         // It fits and is merely not served yet: those before it come first.
         Some(_) => WaitReason::NoCapacity,
         None => WaitReason::Topology,
@@ -221,7 +222,7 @@ pub fn what_if(view: StateView<'_>, tenant: TenantId, spec: &RequestSpec) -> Wha
         recalls: 0,
     };
     let mut problem = Problem::of(view);
-    if let Some(pick) = solve::pick(&problem, &Spent::default(), id, &request) {
+    if let Some(pick) = place::pick(&problem, &Spent::default(), id, &request) {
         let hold = money::cost_half_even(pick.price, pick.total, spec.duration.as_millis());
         let (cluster, model, price) = (pick.cluster, pick.model, pick.price);
         let members = pick.take(&mut problem.nodes);

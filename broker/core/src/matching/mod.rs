@@ -1,11 +1,12 @@
 //! Matching: which waiting request gets which offered slices. Outside the log, on a view.
 //!
 //! `problem` turns a [`StateView`] into free slots and an ordered queue; `solve` walks the queue and
-//! proposes grants; `preempt` looks for victims where a higher tier finds no room; `explain` says why
+//! proposes grants; `place` chooses their slots; `preempt` looks for victims where a higher tier finds no room; `explain` says why
 //! a request waits. All is integers, steps are limited, and equal views give equal plans. The rules
 //! judge every proposal again, so a mistake here costs capacity and never correctness.
 
 mod explain;
+mod place;
 mod preempt;
 mod problem;
 mod solve;

@@ -10,8 +10,9 @@ use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId};
 use sublet_protocol::requests::Placement;
 use sublet_protocol::units::GpuMilli;
 
+use super::place::{fitting, price};
 use super::problem::Problem;
-use super::solve::{Spent, fitting, price};
+use super::solve::Spent;
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
 use crate::state::Request;
