@@ -10,9 +10,10 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::GpuMilli;
 
+use super::order::queue_key;
 use super::place;
 use super::preempt;
-use super::problem::{Problem, queue_key};
+use super::problem::Problem;
 use super::solve::Spent;
 use crate::decide::could_ever_fit;
 use crate::fit;

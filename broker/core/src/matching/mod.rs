@@ -1,11 +1,13 @@
 //! Matching: which waiting request gets which offered slices. Outside the log, on a view.
 //!
-//! `problem` turns a [`StateView`] into free slots and an ordered queue; `solve` walks the queue and
-//! proposes grants; `place` chooses their slots; `preempt` looks for victims where a higher tier finds no room; `explain` says why
-//! a request waits. All is integers, steps are limited, and equal views give equal plans. The rules
-//! judge every proposal again, so a mistake here costs capacity and never correctness.
+//! `problem` turns a [`StateView`] into free slots and a queue; `order` says who in it comes first;
+//! `solve` walks it and proposes grants; `place` chooses their slots; `preempt` looks for victims
+//! where a higher tier finds no room; `explain` says why a request waits. All is integers, steps are
+//! limited, and equal views give equal plans. The rules judge every proposal again, so a mistake here
+//! costs capacity and never correctness.
 
 mod explain;
+mod order;
 mod place;
 mod preempt;
 mod problem;

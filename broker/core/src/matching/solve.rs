@@ -9,8 +9,9 @@ use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
 
+use super::order::share;
 use super::place::pick;
-use super::problem::{Hopeless, Problem, Shape, share};
+use super::problem::{Hopeless, Problem, Shape};
 use super::{Preemption, preempt};
 use crate::fit;
 use crate::state::{Request, RequestStage, State};

@@ -58,6 +58,19 @@ fn a_higher_tier_is_served_first_and_within_a_tier_the_tenant_with_the_lower_sha
 }
 
 #[test]
+fn within_a_tenant_priority_comes_first_then_the_earlier_submission_then_the_id() {
+    let mut world = World::with_nodes(1);
+    let one = spec(Class::Batch, 1);
+    let second = world.submit("acme", 7, one.clone());
+    let first = world.submit("acme", 5, one.clone());
+    world.later(Seconds::new(1));
+    let third = world.submit("acme", 3, one.clone());
+    let urgent = world.submit("acme", 9, RequestSpec { priority: 1, ..one });
+    let granted: Vec<_> = matching::plan(view(&world)).iter().map(PlanGroup::request).collect();
+    assert_eq!(granted, [urgent, first, second, third]);
+}
+
+#[test]
 fn a_gang_takes_several_nodes_only_when_no_single_one_has_room() {
     let mut world = World::with_nodes(2);
     world.submit("acme", 1, spec(Class::Batch, 10));
