@@ -6,13 +6,13 @@
 //! `verify` also hashes the records.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sublet_protocol::ids::CellId;
 
+use crate::disk::{Disk, create_folders};
 use crate::error::{Error, SegmentFault};
 use crate::merkle::{Frontier, TreeHead};
 use crate::segment::{SEGMENT_BYTES_MAX, Seal, Segment, SegmentBuilder};
@@ -32,7 +32,7 @@ pub(crate) struct Archive {
 /// Where the segments are.
 enum Shelf {
     /// As files in this directory.
-    Directory(PathBuf),
+    Directory(Arc<dyn Disk>, PathBuf),
     /// In memory, for a journal that is not kept.
     Memory(Vec<Arc<Segment>>),
 }
@@ -43,14 +43,18 @@ impl Archive {
         Self::empty(cell, Shelf::Memory(Vec::new()))
     }
 
-    /// Opens the archive in `dir`, creating the directory if need be.
+    /// Opens the archive in `dir` of `disk`, creating the directory if need be.
     ///
     /// # Errors
     /// [`Error::Segment`] when a segment is missing or damaged or does not follow the one before.
-    pub(crate) fn open(dir: &Path, cell: CellId) -> Result<Self, Error> {
-        fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
-        let mut archive = Self::empty(cell, Shelf::Directory(dir.to_owned()));
-        for number in 0..segments_in(dir)? {
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, cell: CellId) -> Result<Self, Error> {
+        create_folders(&*disk, dir)?;
+        let count = segments_in(&*disk, dir)?;
+        // A process that died between a segment's rename and this sync left a name that the next
+        // loss of power may take back. From here on it is relied on.
+        disk.sync_folder(dir).map_err(Error::io("sync", dir))?;
+        let mut archive = Self::empty(cell, Shelf::Directory(disk, dir.to_owned()));
+        for number in 0..count {
             let segment = archive.read(number, archive.frontier.head())?;
             archive.seals.push(*segment.seal());
             archive.frontier = segment.frontier().clone();
@@ -86,8 +90,8 @@ impl Archive {
     /// Adds the finished next segment. It is on the disk when this returns.
     pub(crate) fn add(&mut self, builder: SegmentBuilder) -> Result<Arc<Segment>, Error> {
         let (bytes, seal, _) = builder.finish();
-        if let Shelf::Directory(dir) = &self.shelf {
-            write_whole(dir, &segment_name(seal.number), &bytes)?;
+        if let Shelf::Directory(disk, dir) = &self.shelf {
+            write_whole(&**disk, dir, &segment_name(seal.number), &bytes)?;
         }
         let segment = Segment::parse(bytes, self.cell, seal.number, self.frontier.head());
         let segment = Arc::new(segment.map_err(|fault| self.bad(seal.number, fault))?);
@@ -142,14 +146,14 @@ impl Archive {
 
     fn file(&self, number: u32) -> PathBuf {
         match &self.shelf {
-            Shelf::Directory(dir) => dir.join(segment_name(number)),
+            Shelf::Directory(_, dir) => dir.join(segment_name(number)),
             Shelf::Memory(_) => PathBuf::from(segment_name(number)),
         }
     }
 
     fn read(&self, number: u32, before: TreeHead) -> Result<Segment, Error> {
         let bytes = match &self.shelf {
-            Shelf::Directory(_) => read_capped(&self.file(number))?,
+            Shelf::Directory(disk, _) => read_capped(&**disk, &self.file(number))?,
             Shelf::Memory(segments) => {
                 let place = usize::try_from(number).ok();
                 place.and_then(|place| segments.get(place)).map(|segment| segment.bytes().to_vec())
@@ -177,13 +181,12 @@ fn segment_name(number: u32) -> String {
 
 /// How many segments `dir` has by the highest number there; deletes what a crash left unfinished.
 /// A gap is found when the missing one is read.
-fn segments_in(dir: &Path) -> Result<u32, Error> {
+fn segments_in(disk: &dyn Disk, dir: &Path) -> Result<u32, Error> {
     let mut count = 0;
-    for entry in fs::read_dir(dir).map_err(Error::io("list", dir))? {
-        let path = entry.map_err(Error::io("list", dir))?.path();
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+    for name in disk.names(dir).map_err(Error::io("list", dir))? {
         if name.ends_with(".seg.tmp") {
-            fs::remove_file(&path).map_err(Error::io("delete", &path))?;
+            let path = dir.join(name);
+            disk.remove(&path).map_err(Error::io("delete", &path))?;
             continue;
         }
         let number = name.strip_suffix(".seg").and_then(|digits| digits.parse::<u32>().ok());
@@ -196,31 +199,21 @@ fn segments_in(dir: &Path) -> Result<u32, Error> {
 
 /// The file's bytes; `None` if there is no file. One that is too large is cut at the limit, which
 /// its check sum tells.
-fn read_capped(file: &Path) -> Result<Option<Vec<u8>>, Error> {
-    let opened = match File::open(file) {
+fn read_capped(disk: &dyn Disk, file: &Path) -> Result<Option<Vec<u8>>, Error> {
+    let opened = match disk.open(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("open", file)(error)),
     };
-    let cap = u64::try_from(SEGMENT_BYTES_MAX).expect("a few MiB");
-    let length = opened.metadata().map_err(Error::io("read", file))?.len().min(cap);
-    let mut bytes = Vec::with_capacity(usize::try_from(length).expect("at most the cap"));
-    opened.take(cap).read_to_end(&mut bytes).map_err(Error::io("read", file))?;
-    Ok(Some(bytes))
+    opened.read(0, SEGMENT_BYTES_MAX).map(Some).map_err(Error::io("read", file))
 }
 
 /// Writes the file so that after a crash it is there with all its bytes or not at all.
-fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
+fn write_whole(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
     let (aside, place) = (dir.join(format!("{name}.tmp")), dir.join(name));
-    let mut file = File::create(&aside).map_err(Error::io("create", &aside))?;
-    file.write_all(bytes).map_err(Error::io("write", &aside))?;
-    file.sync_all().map_err(Error::io("sync", &aside))?;
-    fs::rename(&aside, &place).map_err(Error::io("rename", &aside))?;
-    sync_directory(dir)
-}
-
-/// Makes names created in `dir` durable.
-pub(crate) fn sync_directory(dir: &Path) -> Result<(), Error> {
-    let opened = File::open(dir).map_err(Error::io("open", dir))?;
-    opened.sync_all().map_err(Error::io("sync", dir))
+    let mut file = disk.create(&aside).map_err(Error::io("create", &aside))?;
+    file.write(0, bytes).map_err(Error::io("write", &aside))?;
+    file.sync().map_err(Error::io("sync", &aside))?;
+    disk.rename(&aside, &place).map_err(Error::io("rename", &aside))?;
+    disk.sync_folder(dir).map_err(Error::io("sync", dir))
 }

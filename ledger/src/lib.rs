@@ -5,6 +5,7 @@
 //! * [`merkle`]: the RFC 6962 tree over them; proofs and their checks.
 //! * [`accounts`]: the double-entry books folded from their lines.
 //! * [`verify`]: reads every byte again and names the first record that is wrong.
+//! * [`disk`]: what its files lie on: the machine's disk, or a simulated one that breaks.
 //!
 //! It knows no rule of lending (those are `sublet-core`'s), has no clock, no network and no async,
 //! and reads and writes only below the directory it is given:
@@ -19,6 +20,7 @@
 
 pub mod accounts;
 mod archive;
+pub mod disk;
 pub mod error;
 mod index;
 pub mod journal;

@@ -22,14 +22,13 @@ mod tail;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-
 use sublet_protocol::ids::CellId;
 use sublet_protocol::units::Timestamp;
 
 pub use self::open::Opened;
 use self::tail::Tail;
 use crate::archive::Archive;
+use crate::disk::Lock;
 use crate::merkle::{Hash, TreeHead};
 use crate::segment::Seal;
 use crate::store::Store;
@@ -67,7 +66,8 @@ pub struct Journal {
     /// Behind the store's by at most what the log will replay.
     cursor: Option<Cursor>,
     /// Held while the journal is open; `None` in memory.
-    _lock: Option<File>,
+    #[expect(dead_code, reason = "it is dropped, not read")]
+    lock: Option<Lock>,
 }
 
 impl Journal {

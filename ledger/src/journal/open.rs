@@ -1,20 +1,21 @@
 //! Opening: lock, archive, store, and bringing the store up to the archive.
 
-use std::fs::{self, File, TryLockError};
 use std::path::Path;
+use std::sync::Arc;
 
 use sublet_protocol::ids::CellId;
 
 use super::Journal;
 use super::meta::Meta;
 use super::tail::{self, Tail};
-use crate::archive::{Archive, sync_directory};
+use crate::archive::Archive;
+use crate::disk::{Disk, Lock, RealDisk, SimulatedDisk, create_folders};
 use crate::error::{Damage, Error, SegmentFault};
 use crate::index::Postings;
 use crate::merkle::TreeHead;
 use crate::page::{self, PageBuilder};
 use crate::segment::{Segment, padded};
-use crate::store::{Batch, MemoryStore, SledStore, Store};
+use crate::store::{Batch, CommitStore, MemoryStore, SledStore, Store};
 
 /// A journal that was opened even if its store had to be made anew.
 pub struct Opened {
@@ -30,7 +31,7 @@ impl Journal {
         let archive = Archive::in_memory(cell);
         let tail = Tail::after(archive.frontier().clone(), None);
         let store = Box::<MemoryStore>::default();
-        Self { cell, archive, store, tail, absorbed: 0, cursor: None, _lock: None }
+        Self { cell, archive, store, tail, absorbed: 0, cursor: None, lock: None }
     }
 
     /// Opens or creates the journal of `cell` in `dir`. A store that is missing or behind the
@@ -40,8 +41,7 @@ impl Journal {
     /// [`Error::Damaged`]: the store cannot be trusted, nothing was changed.
     /// [`Error::Segment`]: the archive cannot be used. [`Error::InUse`], [`Error::OtherCell`].
     pub fn open(dir: &Path, cell: CellId) -> Result<Self, Error> {
-        let lock = lock(dir)?;
-        Self::open_locked(dir, cell, lock)
+        Home::Folder(dir).open(cell)
     }
 
     /// As [`Journal::open`], but a damaged store is set aside as `sled.damaged/` (in place of an
@@ -50,27 +50,98 @@ impl Journal {
     /// # Errors
     /// As [`Journal::open`] without [`Error::Damaged`].
     pub fn open_or_rebuild(dir: &Path, cell: CellId) -> Result<Opened, Error> {
-        let lock = lock(dir)?;
-        let second = lock.try_clone().map_err(Error::io("lock", dir))?;
-        let damage = match Self::open_locked(dir, cell, lock) {
-            Ok(journal) => return Ok(Opened { journal, rebuilt: None }),
+        Home::Folder(dir).open_or_rebuild(cell)
+    }
+
+    /// As [`Journal::open_or_rebuild`] on a simulated disk, which holds this journal and nothing
+    /// else. Its store is a file of commits in place of sled.
+    ///
+    /// # Errors
+    /// As [`Journal::open_or_rebuild`].
+    pub fn open_or_rebuild_on(disk: &SimulatedDisk, cell: CellId) -> Result<Opened, Error> {
+        Home::Simulated(disk).open_or_rebuild(cell)
+    }
+
+    /// Takes note that `segment` was written: its records leave the tail.
+    pub(super) fn absorb_last(&mut self, segment: &Segment) -> Result<(), Error> {
+        let meta = self.meta(self.tail.frontier.head());
+        self.absorbed = absorb(&mut *self.store, &self.archive, segment, &meta)?.segments;
+        let sealed = self.archive.frontier().clone();
+        let last_time = Some(segment.seal().last_time);
+        self.tail = Tail::read(&*self.store, sealed, last_time, meta.head)?;
+        Ok(())
+    }
+
+    /// The description to be written once the journal is `head`.
+    pub(super) fn meta(&self, head: TreeHead) -> Meta {
+        let cell = padded(self.cell.as_str());
+        Meta { cell, segments: self.absorbed, head, cursor: self.cursor }
+    }
+}
+
+/// Where a journal is kept.
+#[derive(Clone, Copy)]
+enum Home<'a> {
+    Folder(&'a Path),
+    Simulated(&'a SimulatedDisk),
+}
+
+impl Home<'_> {
+    fn dir(&self) -> &Path {
+        match self {
+            Self::Folder(dir) => dir,
+            Self::Simulated(_) => Path::new(""),
+        }
+    }
+
+    fn disk(&self) -> Arc<dyn Disk> {
+        match self {
+            Self::Folder(_) => Arc::new(RealDisk),
+            Self::Simulated(disk) => Arc::new((*disk).clone()),
+        }
+    }
+
+    fn open_store(&self, disk: &Arc<dyn Disk>, dir: &Path) -> Result<Box<dyn Store>, Error> {
+        Ok(match self {
+            Self::Folder(_) => Box::new(SledStore::open(dir)?),
+            Self::Simulated(_) => Box::new(CommitStore::open(disk, dir)?),
+        })
+    }
+
+    fn open(self, cell: CellId) -> Result<Journal, Error> {
+        let lock = self.lock()?;
+        Ok(Journal { lock: Some(lock), ..self.open_locked(cell)? })
+    }
+
+    fn open_or_rebuild(self, cell: CellId) -> Result<Opened, Error> {
+        let lock = Some(self.lock()?);
+        let damage = match self.open_locked(cell) {
+            Ok(journal) => {
+                return Ok(Opened { journal: Journal { lock, ..journal }, rebuilt: None });
+            }
             Err(Error::Damaged(damage)) => damage,
             Err(error) => return Err(error),
         };
-        tracing::warn!(%damage, "ledger store is damaged and is made anew from the archive");
+        let (disk, dir) = (self.disk(), self.dir());
         let (store, aside) = (dir.join("sled"), dir.join("sled.damaged"));
-        if aside.exists() {
-            fs::remove_dir_all(&aside).map_err(Error::io("delete", &aside))?;
+        tracing::warn!(
+            %damage, store = %store.display(), aside = %aside.display(),
+            "ledger store is damaged, is set aside and made anew from the archive"
+        );
+        if disk.exists(&aside).map_err(Error::io("look for", &aside))? {
+            disk.remove_folder(&aside).map_err(Error::io("delete", &aside))?;
         }
-        fs::rename(&store, &aside).map_err(Error::io("rename", &store))?;
-        sync_directory(dir)?;
-        let journal = Self::open_locked(dir, cell, second)?;
-        Ok(Opened { journal, rebuilt: Some(damage) })
+        disk.rename(&store, &aside).map_err(Error::io("rename", &store))?;
+        disk.sync_folder(dir).map_err(Error::io("sync", dir))?;
+        let journal = self.open_locked(cell)?;
+        Ok(Opened { journal: Journal { lock, ..journal }, rebuilt: Some(damage) })
     }
 
-    fn open_locked(dir: &Path, cell: CellId, lock: File) -> Result<Self, Error> {
-        let archive = Archive::open(&dir.join("archive"), cell)?;
-        let mut store: Box<dyn Store> = Box::new(SledStore::open(&dir.join("sled"))?);
+    /// Opens the journal; the caller holds its lock.
+    fn open_locked(self, cell: CellId) -> Result<Journal, Error> {
+        let (disk, dir) = (self.disk(), self.dir());
+        let archive = Archive::open(Arc::clone(&disk), &dir.join("archive"), cell)?;
+        let mut store = self.open_store(&disk, &dir.join("sled"))?;
         let found = Meta::read(&*store)?;
         if found.is_none() && !tail::pages(&*store)?.is_empty() {
             return Err(Damage::Torn.into());
@@ -90,23 +161,16 @@ impl Journal {
         let last_time = archive.seals().last().map(|seal| seal.last_time);
         let tail = Tail::read(&*store, archive.frontier().clone(), last_time, meta.head)?;
         let cursor = meta.cursor;
-        Ok(Self { cell, archive, store, tail, absorbed: meta.segments, cursor, _lock: Some(lock) })
+        Ok(Journal { cell, archive, store, tail, absorbed: meta.segments, cursor, lock: None })
     }
 
-    /// Takes note that `segment` was written: its records leave the tail.
-    pub(super) fn absorb_last(&mut self, segment: &Segment) -> Result<(), Error> {
-        let meta = self.meta(self.tail.frontier.head());
-        self.absorbed = absorb(&mut *self.store, &self.archive, segment, &meta)?.segments;
-        let sealed = self.archive.frontier().clone();
-        let last_time = Some(segment.seal().last_time);
-        self.tail = Tail::read(&*self.store, sealed, last_time, meta.head)?;
-        Ok(())
-    }
-
-    /// The description to be written once the journal is `head`.
-    pub(super) fn meta(&self, head: TreeHead) -> Meta {
-        let cell = padded(self.cell.as_str());
-        Meta { cell, segments: self.absorbed, head, cursor: self.cursor }
+    /// Creates the folder and takes the lock that keeps a second process out of it.
+    fn lock(self) -> Result<Lock, Error> {
+        let (disk, dir) = (self.disk(), self.dir());
+        create_folders(&*disk, dir)?;
+        let path = dir.join("lock");
+        let taken = disk.lock(&path).map_err(Error::io("lock", &path))?;
+        taken.ok_or(Error::InUse { dir: dir.to_owned() })
     }
 }
 
@@ -150,16 +214,4 @@ fn absorb(
     meta.put(&mut batch);
     store.commit(batch)?;
     Ok(meta)
-}
-
-/// Creates `dir` and takes the lock that keeps a second process out of it.
-fn lock(dir: &Path) -> Result<File, Error> {
-    fs::create_dir_all(dir).map_err(Error::io("create", dir))?;
-    let path = dir.join("lock");
-    let file = File::create(&path).map_err(Error::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::InUse { dir: dir.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(Error::io("lock", &path)(error)),
-    }
 }

@@ -1,9 +1,10 @@
 //! Where the journal keeps its pages and indexes: ordered maps and one atomic commit.
 //!
-//! Two implementations, one conformance suite (`conformance.rs`): [`MemoryStore`] for tests, the
-//! simulator and `dev` without a data directory, [`SledStore`] for everything else. A commit is
-//! atomic but not durable; only `sync` is durable.
+//! Three implementations, one conformance suite (`conformance.rs`): [`MemoryStore`] for tests, the
+//! simulator and `dev` without a data directory, [`CommitStore`] for the simulated disk,
+//! [`SledStore`] for everything else. A commit is atomic but not durable; only `sync` is durable.
 
+mod commits;
 mod memory;
 mod sled;
 
@@ -12,6 +13,7 @@ mod conformance;
 
 use std::ops::RangeInclusive;
 
+pub(crate) use self::commits::CommitStore;
 pub(crate) use self::memory::MemoryStore;
 pub(crate) use self::sled::SledStore;
 use crate::error::Error;
