@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::capacity::SliceId;
+use crate::capacity::{Capacity, Origin, SliceId};
 use crate::commands::{GuestOutcome, NackReason, ReclaimCause};
 use crate::ids::{Boot, ClusterId, HostHash, LeaseId, NodeId, TenantId, Token};
 use crate::leases::EndReason;
@@ -224,6 +224,10 @@ pub struct GrantTerms {
     pub workload: Option<WorkloadRef>,
     /// Whether this member runs the workload (the first of a gang does).
     pub is_first: bool,
+    /// How much the guest may use: thousandths of the GPU and MiB, exactly.
+    pub capacity: Capacity,
+    /// Whether the slice must be carved first: a MIG instance of this profile at this start, or a share.
+    pub origin: Origin,
 }
 
 /// A lease that a renewal keeps alive, with what is left of its bought time.
@@ -239,6 +243,7 @@ pub struct Alive {
 }
 
 /// To an agent.
+#[expect(clippy::large_enum_variant, reason = "few are alive at once, and most are grants or small")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Down {

@@ -84,6 +84,78 @@ pub enum Isolation {
     TimeSlice,
 }
 
+/// The PCI device id of a GPU, as its vendor lists it: 0x2330 is an H100 SXM5 of 80 GB. It decides how
+/// the GPU can be partitioned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PciDevice(u16);
+
+impl PciDevice {
+    /// The device with this id.
+    #[must_use]
+    pub const fn new(id: u16) -> PciDevice {
+        PciDevice(id)
+    }
+
+    /// The id.
+    #[must_use]
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// The version of a GPU driver, major and minor: 535.104.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DriverVersion {
+    /// The branch.
+    pub major: u16,
+    /// The release on it.
+    pub minor: u16,
+}
+
+/// A CUDA compute capability: 9.0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ComputeCapability {
+    /// The generation.
+    pub major: u8,
+    /// Its revision.
+    pub minor: u8,
+}
+
+/// What is known of the physical GPU and its driver; what is not is absent and meets no demand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Hardware {
+    /// Its PCI device id.
+    pub pci: Option<PciDevice>,
+    /// The driver that runs it.
+    pub driver: Option<DriverVersion>,
+    /// What its code may use.
+    pub compute: Option<ComputeCapability>,
+    /// All of its memory, the driver's own part included.
+    pub memory_total: Option<MiB>,
+}
+
+impl Hardware {
+    /// Nothing is known.
+    pub const UNKNOWN: Hardware =
+        Hardware { pci: None, driver: None, compute: None, memory_total: None };
+}
+
+/// How a leased slice came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// It was offered as it is.
+    Offered,
+    /// The grant carves it out of a GPU that was offered whole.
+    Carved,
+}
+
 /// How much a slice holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -94,12 +166,15 @@ pub struct Capacity {
     pub gpu: GpuMilli,
     /// Device memory a guest can use: the driver's own part is already taken off.
     pub memory: MiB,
-    /// CPU that goes with it.
+    /// CPU that goes with it, or of the whole node if its offer says so.
     pub cpu: CpuMilli,
-    /// Host memory that goes with it.
+    /// Host memory that goes with it, or of the whole node if its offer says so.
     pub host_memory: MiB,
     /// How its users are kept apart.
     pub isolation: Isolation,
     /// Devices of one node with the same number reach each other over NVLink.
     pub island: u16,
+    /// What is known of the GPU.
+    #[serde(default)]
+    pub hardware: Hardware,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::capacity::{Capacity, SliceId};
+use crate::capacity::{Capacity, Origin, SliceId};
 use crate::ids::{Boot, ClusterId, GpuModel, LeaseId, Project, RequestId, TenantId, Token};
 use crate::money::{MicroCredits, Price};
 use crate::requests::{Class, Tier, WorkloadRef};
@@ -121,8 +121,10 @@ pub struct Member {
     pub generation: u64,
     /// The agent's start that offered it.
     pub boot: Boot,
-    /// How much it holds.
+    /// How much it holds: of a carved part exactly what the lease may use.
     pub capacity: Capacity,
+    /// Whether the grant carves it out of a GPU that was offered whole.
+    pub origin: Origin,
 }
 
 /// What was granted: frozen for the life of the lease.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::capacity::{Capacity, SliceId};
+use crate::capacity::{Capacity, Isolation, SliceId};
 use crate::ids::Boot;
 use crate::units::Seconds;
 
@@ -18,6 +18,74 @@ pub struct IdleFor {
     pub p50: Seconds,
     /// Nine in ten idle times end before this.
     pub p90: Seconds,
+}
+
+/// How the users of a GPU's shares take turns. Never both on one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharedBy {
+    /// MPS with memory limits.
+    Mps,
+    /// Turns on the whole GPU.
+    TimeSlice,
+}
+
+impl SharedBy {
+    /// The isolation of such shares.
+    #[must_use]
+    pub const fn isolation(self) -> Isolation {
+        match self {
+            SharedBy::Mps => Isolation::Mps,
+            SharedBy::TimeSlice => Isolation::TimeSlice,
+        }
+    }
+}
+
+/// Whether MIG instances may be made on a GPU that is offered whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigMode {
+    /// They may not.
+    Off,
+    /// They may, as its PCI device id allows.
+    On,
+}
+
+/// How a GPU that is offered whole may be divided: in none of these ways, or in one at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Division {
+    /// Into MIG instances.
+    pub mig: MigMode,
+    /// Into shares.
+    pub shared: Option<SharedBy>,
+}
+
+impl Division {
+    /// It is leased whole or not at all.
+    pub const NONE: Division = Division { mig: MigMode::Off, shared: None };
+
+    /// Whether parts of this isolation may be carved out.
+    #[must_use]
+    pub fn allows(self, isolation: Isolation) -> bool {
+        match isolation {
+            Isolation::Exclusive => false,
+            Isolation::Mig => self.mig == MigMode::On,
+            Isolation::Mps | Isolation::TimeSlice => {
+                self.shared.map(SharedBy::isolation) == Some(isolation)
+            }
+        }
+    }
+}
+
+/// Whose CPU and host memory an offer names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostRoom {
+    /// The slice's own.
+    Slice,
+    /// The node's: all leases on it share them, and each gets what its request asks for.
+    Node,
 }
 
 /// What an agent offers. The broker turns its spans into instants of ledger time.
@@ -38,6 +106,11 @@ pub struct OfferTerms {
     pub recall_notice: Seconds,
     /// How long the offer stands unless repeated; the cell's policy caps it.
     pub ttl: Seconds,
+    /// How it may be divided. Only a whole GPU may. The offer of one that may says what the whole GPU
+    /// holds, also while parts of it are leased, and stands for what is left.
+    pub division: Division,
+    /// Whose CPU and host memory the capacity names.
+    pub host: HostRoom,
 }
 
 /// Why an offer ended without a grant.
@@ -62,4 +135,6 @@ pub enum RescindReason {
     Drain,
     /// Two machines claim its node id.
     HostConflict,
+    /// Its agent could not make a part that was granted.
+    PartRefused,
 }

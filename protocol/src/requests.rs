@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::capacity::{ComputeCapability, DriverVersion, Hardware};
 use crate::ids::{GpuModel, Project, Region};
 use crate::money::MicroCredits;
 use crate::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds};
@@ -119,6 +120,31 @@ pub struct Prediction {
     pub memory_bound: MiB,
 }
 
+/// The least that a GPU and its driver must be able to do.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Capability {
+    /// The oldest driver; none means any.
+    pub driver: Option<DriverVersion>,
+    /// The lowest compute capability; none means any.
+    pub compute: Option<ComputeCapability>,
+}
+
+impl Capability {
+    /// Anything will do.
+    pub const ANY: Capability = Capability { driver: None, compute: None };
+
+    /// Whether the hardware is known to be able to do that.
+    #[must_use]
+    pub fn is_met_by(self, hardware: &Hardware) -> bool {
+        self.driver.is_none_or(|least| hardware.driver.is_some_and(|driver| driver >= least))
+            && self.compute.is_none_or(|least| hardware.compute.is_some_and(|has| has >= least))
+    }
+}
+
 /// What a tenant asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -155,6 +181,9 @@ pub struct RequestSpec {
     pub workload: Option<WorkloadRef>,
     /// What the predictor says, if asked.
     pub prediction: Option<Prediction>,
+    /// What the GPU must be able to do.
+    #[serde(default)]
+    pub capability: Capability,
 }
 
 /// Most members of a gang.
@@ -295,6 +324,7 @@ mod tests {
             on_recall: OnRecall::Requeue,
             workload: None,
             prediction: None,
+            capability: Capability::ANY,
         }
     }
 

@@ -84,6 +84,7 @@ fn two_plans_for_one_gpu_make_one_lease() {
 fn a_grant_with_an_old_token_is_refused_by_the_agent() {
     let (mut cell, mut one) = leased(1, 1, 600);
     let first = only_guest(&one);
+    let member = cell.member_of(cell.only_lease());
     let terms = GrantTerms {
         lease: cell.only_lease(),
         slice: first.slice,
@@ -96,6 +97,8 @@ fn a_grant_with_an_old_token_is_refused_by_the_agent() {
         duration: Seconds::new(600),
         workload: None,
         is_first: true,
+        capacity: member.capacity,
+        origin: member.origin,
     };
     one.end_guest(first, Exit::Code(0));
     talk(&mut cell, &mut [&mut one]);

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sublet_broker::Cell;
 use sublet_protocol::commands::{Actor, Command, Outcome as Done};
 use sublet_protocol::ids::{GpuModel, Project, RequestId, Subject, TenantId};
-use sublet_protocol::requests::{OnRecall, Placement, RequestSpec};
+use sublet_protocol::requests::{Capability, OnRecall, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds, Timestamp};
 use sublet_simulations::generator::{Generator, Job, Profile};
 
@@ -157,5 +157,6 @@ fn spec(job: &Job, name: u128, models: &[GpuModel]) -> RequestSpec {
         on_recall: OnRecall::Requeue,
         workload: None,
         prediction: None,
+        capability: Capability::ANY,
     }
 }

@@ -1,7 +1,7 @@
 //! The made-up world of `sublet dev`: tenants, clusters, machines, prices and quotas.
 
 use sha2::{Digest, Sha256};
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, Region, TenantId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::requests::Tier;
@@ -127,6 +127,7 @@ impl Site {
             host_memory: MiB::new(self.host_memory_per_node / gpus),
             isolation: Isolation::Exclusive,
             island: 0,
+            hardware: Hardware::UNKNOWN,
         };
         let slices = (0..self.gpus_per_node).map(|place| {
             let device = DeviceId::new(named(&format!("{}/{node}/{place}", self.cluster)));

@@ -4,7 +4,7 @@
 use sublet_protocol::agent::Up;
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::ids::DeviceId;
-use sublet_protocol::offers::{OfferTerms, RescindReason};
+use sublet_protocol::offers::{Division, HostRoom, OfferTerms, RescindReason};
 use sublet_protocol::units::Millis;
 
 use super::{Condition, Effect, Session};
@@ -135,6 +135,8 @@ impl Session {
             idle_for: self.config.idle_for,
             recall_notice: self.config.recall_notice,
             ttl,
+            division: Division::NONE,
+            host: HostRoom::Slice,
         })));
     }
 }

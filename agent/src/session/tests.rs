@@ -6,7 +6,7 @@ mod lending;
 mod walk;
 
 use sublet_protocol::agent::{Alive, Down, GrantTerms, Held as HeldWord, Reply, Up};
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Origin, Part, SliceId};
 use sublet_protocol::commands::{GuestOutcome, NackReason, ReclaimCause};
 use sublet_protocol::ids::{Boot, ClusterId, DeviceId, GpuModel, LeaseId, NodeId, TenantId, Token};
 use sublet_protocol::leases::EndReason;
@@ -45,8 +45,8 @@ fn lease(counter: u64) -> LeaseId {
     LeaseId::new(u128::from(counter))
 }
 
-fn config() -> Config {
-    let capacity = Capacity {
+fn capacity() -> Capacity {
+    Capacity {
         model: GpuModel::new("a100-80gb").unwrap(),
         gpu: GpuMilli::DEVICE,
         memory: MiB::new(80_000),
@@ -54,8 +54,12 @@ fn config() -> Config {
         host_memory: MiB::new(64_000),
         isolation: Isolation::Exclusive,
         island: 0,
-    };
-    let hour = Seconds::new(3_600);
+        hardware: Hardware::UNKNOWN,
+    }
+}
+
+fn config() -> Config {
+    let (capacity, hour) = (capacity(), Seconds::new(3_600));
     Config {
         slices: [1, 2].map(|device| Lendable { slice: slice(device), capacity }).into(),
         offer_ttl: Seconds::new(900),
@@ -79,6 +83,8 @@ fn grant(device: u128, counter: u64) -> GrantTerms {
         duration: Seconds::new(DURATION / 1_000),
         workload: None,
         is_first: true,
+        capacity: capacity(),
+        origin: Origin::Offered,
     }
 }
 

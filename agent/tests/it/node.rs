@@ -20,7 +20,7 @@ use sublet_agent::session::{self, Lendable};
 use sublet_protocol::agent::{
     Alive, Down, DownEnvelope, GrantTerms, Reply, Stream, Up, UpEnvelope,
 };
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Origin, Part, SliceId};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{GuestOutcome, ReclaimCause};
 use sublet_protocol::ids::{
@@ -179,6 +179,8 @@ impl Broker {
             duration: Seconds::new(36_000),
             workload,
             is_first: true,
+            capacity: capacity(),
+            origin: Origin::Offered,
         }
     }
 }
@@ -200,10 +202,8 @@ fn slice(node: usize) -> SliceId {
     }
 }
 
-fn config(node: usize) -> NodeConfig {
-    let slice = slice(node);
-    let hour = Seconds::new(3_600);
-    let capacity = Capacity {
+fn capacity() -> Capacity {
+    Capacity {
         model: GpuModel::new("a100-80gb").unwrap(),
         gpu: GpuMilli::DEVICE,
         memory: MiB::new(80_000),
@@ -211,7 +211,13 @@ fn config(node: usize) -> NodeConfig {
         host_memory: MiB::new(64_000),
         isolation: Isolation::Exclusive,
         island: 0,
-    };
+        hardware: Hardware::UNKNOWN,
+    }
+}
+
+fn config(node: usize) -> NodeConfig {
+    let (slice, capacity) = (slice(node), capacity());
+    let hour = Seconds::new(3_600);
     NodeConfig {
         cluster: slice.cluster,
         node: slice.node,

@@ -1,8 +1,8 @@
 //! Whether a slice meets a request: the hard rules, one place for the judge and for the matcher.
 
-use sublet_protocol::capacity::{Capacity, Isolation, SliceId};
+use sublet_protocol::capacity::{Capacity, Isolation, Origin, SliceId};
 use sublet_protocol::ids::{GpuModel, LeaseId, TenantId};
-use sublet_protocol::offers::IdleFor;
+use sublet_protocol::offers::{IdleFor, OfferTerms};
 use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
@@ -10,18 +10,21 @@ use crate::state::{Offer, State};
 
 /// A slice that might serve a request: offered now, or freed by a victim.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Candidate<'a> {
+pub(crate) struct Candidate {
     pub(crate) slice: SliceId,
-    pub(crate) capacity: &'a Capacity,
+    /// What the lease would get of it.
+    pub(crate) capacity: Capacity,
+    pub(crate) origin: Origin,
     /// How long it will stay idle and since when that was said; unknown for what a victim frees.
     pub(crate) idle: Option<(IdleFor, Timestamp)>,
 }
 
-impl<'a> Candidate<'a> {
-    pub(crate) fn of(offer: &'a Offer) -> Candidate<'a> {
-        let terms = offer.terms();
-        let idle = Some((terms.idle_for, offer.offered_at()));
-        Candidate { slice: terms.slice, capacity: &terms.capacity, idle }
+impl Candidate {
+    /// All that is offered.
+    pub(crate) fn of(offer: &Offer) -> Candidate {
+        let OfferTerms { slice, capacity, idle_for, .. } = *offer.terms();
+        let idle = Some((idle_for, offer.offered_at()));
+        Candidate { slice, capacity, origin: Origin::Offered, idle }
     }
 }
 
@@ -31,10 +34,10 @@ impl<'a> Candidate<'a> {
 pub(crate) fn misfit(
     state: &State,
     spec: &RequestSpec,
-    candidate: &Candidate<'_>,
+    candidate: &Candidate,
     now: Timestamp,
 ) -> Option<WaitReason> {
-    let capacity = candidate.capacity;
+    let capacity = &candidate.capacity;
     if !spec.models.is_empty() && !spec.models.contains(&capacity.model) {
         return Some(WaitReason::Model);
     }
@@ -44,6 +47,9 @@ pub(crate) fn misfit(
     }
     if !is_isolation_allowed(spec.class, capacity.isolation) {
         return Some(WaitReason::Isolation);
+    }
+    if !spec.capability.is_met_by(&capacity.hardware) {
+        return Some(WaitReason::Capability);
     }
     if capacity.gpu < spec.gpu || capacity.memory < spec.memory {
         return Some(WaitReason::Memory);
@@ -84,7 +90,7 @@ pub(crate) fn needed(spec: &RequestSpec) -> Millis {
 }
 
 /// Whether the slices are in one cluster, and on one node or island if that was asked.
-pub(crate) fn stand_as_asked(placement: Placement, slices: &[Candidate<'_>]) -> bool {
+pub(crate) fn stand_as_asked(placement: Placement, slices: &[Candidate]) -> bool {
     let Some(first) = slices.first() else { return false };
     slices.iter().all(|other| {
         let (a, b) = (&first.slice, &other.slice);
@@ -113,16 +119,21 @@ pub(crate) fn is_preemptible(state: &State, lease: LeaseId, tier: Tier, now: Tim
 }
 
 /// The slices of a lease that would serve the request once it is gone, and are kept for nobody.
-pub(crate) fn freed_by<'a>(
-    state: &'a State,
+pub(crate) fn freed_by(
+    state: &State,
     lease: LeaseId,
     spec: &RequestSpec,
     now: Timestamp,
-) -> Vec<Candidate<'a>> {
+) -> Vec<Candidate> {
     let members = state.leases.get(&lease).map_or(&[][..], |lease| &lease.terms.members);
     members
         .iter()
-        .map(|member| Candidate { slice: member.slice, capacity: &member.capacity, idle: None })
+        .map(|member| Candidate {
+            slice: member.slice,
+            capacity: member.capacity,
+            origin: member.origin,
+            idle: None,
+        })
         .filter(|candidate| !state.pledged.contains_key(&candidate.slice))
         .filter(|candidate| misfit(state, spec, candidate, now).is_none())
         .collect()

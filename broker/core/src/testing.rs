@@ -3,7 +3,7 @@
 //! its bytes, and that each posting balances.
 #![allow(clippy::needless_pass_by_value, reason = "tests are data: they hand commands over")]
 
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, GuestOutcome, IdempotencyKey, Outcome, Stamped};
 use sublet_protocol::commands::{GroupOutcome, PlanGroup, PlanMember};
@@ -13,11 +13,11 @@ use sublet_protocol::ids::{
     Project, Region, RequestId, Subject, TenantId, Token,
 };
 use sublet_protocol::money::MicroCredits;
-use sublet_protocol::offers::{IdleFor, OfferTerms};
+use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
-use sublet_protocol::requests::{Class, OnRecall, Placement, RequestSpec, Tier};
+use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec, Tier};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
 use crate::state::{LeaseStage, State, StateView};
@@ -77,10 +77,13 @@ pub(crate) fn offer(slice: SliceId, generation: u64, boot: u64) -> OfferTerms {
             host_memory: MiB::new(128_000),
             isolation: Isolation::Exclusive,
             island: 0,
+            hardware: Hardware::UNKNOWN,
         },
         idle_for: IdleFor { p10: HOUR, p50: Seconds::new(7_200), p90: Seconds::new(36_000) },
         recall_notice: Seconds::new(120),
         ttl: Seconds::new(900),
+        division: Division::NONE,
+        host: HostRoom::Slice,
     }
 }
 
@@ -102,6 +105,7 @@ pub(crate) fn spec(class: Class, count: u32) -> RequestSpec {
         on_recall: OnRecall::Requeue,
         workload: None,
         prediction: None,
+        capability: Capability::ANY,
     }
 }
 

@@ -5,17 +5,19 @@ use std::path::Path;
 use sublet_broker::clock::ClockKind;
 use sublet_broker::raft::FatalHook;
 use sublet_broker::{Cell, Checks, Config};
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
 use sublet_protocol::ids::{
     Boot, CellId, ClusterId, DeviceId, GpuModel, KeyId, NodeId, Project, Region, RequestId,
     TenantId,
 };
 use sublet_protocol::money::MicroCredits;
-use sublet_protocol::offers::{IdleFor, OfferTerms};
+use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
-use sublet_protocol::requests::{Class, OnRecall, Placement, RequestSpec, Tier, WorkloadRef};
+use sublet_protocol::requests::{
+    Capability, Class, OnRecall, Placement, RequestSpec, Tier, WorkloadRef,
+};
 use sublet_protocol::transport::Address;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
 
@@ -71,10 +73,13 @@ pub(crate) fn offer(slice: SliceId, generation: u64, boot: Boot) -> OfferTerms {
             host_memory: MiB::new(128_000),
             isolation: Isolation::Exclusive,
             island: 0,
+            hardware: Hardware::UNKNOWN,
         },
         idle_for: IdleFor { p10: HOUR, p50: Seconds::new(7_200), p90: Seconds::new(36_000) },
         recall_notice: Seconds::new(120),
         ttl: Seconds::new(900),
+        division: Division::NONE,
+        host: HostRoom::Slice,
     }
 }
 
@@ -96,6 +101,7 @@ pub(crate) fn spec(workload: Option<WorkloadRef>) -> RequestSpec {
         on_recall: OnRecall::Requeue,
         workload,
         prediction: None,
+        capability: Capability::ANY,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Records for tests and measurements: leases as they go, one after the other.
 
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Origin, Part, SliceId};
 use sublet_protocol::commands::{Actor, GuestOutcome};
 use sublet_protocol::events::{Event, Settlement};
 use sublet_protocol::ids::{
@@ -9,9 +9,9 @@ use sublet_protocol::ids::{
 };
 use sublet_protocol::leases::{EndReason, LeaseTerms, Member};
 use sublet_protocol::money::{Account, Line, MicroCredits, Price};
-use sublet_protocol::offers::{IdleFor, OfferTerms};
+use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::records::Record;
-use sublet_protocol::requests::{Class, OnRecall, Placement, RequestSpec};
+use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
 /// What each lease sets aside, and what it costs, in micro-units.
@@ -91,6 +91,7 @@ fn capacity() -> Capacity {
         host_memory: MiB::new(131_072),
         isolation: Isolation::Exclusive,
         island: 3,
+        hardware: Hardware::UNKNOWN,
     }
 }
 
@@ -129,6 +130,8 @@ fn offer(life: u64) -> OfferTerms {
         },
         recall_notice: Seconds::new(60),
         ttl: Seconds::new(60),
+        division: Division::NONE,
+        host: HostRoom::Slice,
     }
 }
 
@@ -150,6 +153,7 @@ fn spec() -> RequestSpec {
         on_recall: OnRecall::Requeue,
         workload: None,
         prediction: None,
+        capability: Capability::ANY,
     }
 }
 
@@ -173,6 +177,7 @@ fn granted(life: u64) -> Event {
             generation: life,
             boot: Boot::new(1),
             capacity: capacity(),
+            origin: Origin::Offered,
         }],
         price: Price { per_gpu_hour: MicroCredits::new(1_000_000), version: 1 },
         duration: Seconds::new(7_200),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Money, StateReason, Time, Whole};
 use crate::ids::{GpuModel, LeaseId, Project, Region, RequestId, TenantId};
-use crate::requests::{Class, OnRecall, Placement, PredictionLayer, Tier};
+use crate::requests::{Capability, Class, OnRecall, Placement, PredictionLayer, Tier};
 
 /// What a tenant asks for. Only `duration` must be given; the rest has a default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,9 @@ pub struct RequestCreate {
     /// What the predictor says, if it was asked.
     #[serde(default)]
     pub prediction: Option<PredictionBody>,
+    /// The least that GPU and driver must be able to do. Default: anything.
+    #[serde(default)]
+    pub capability: Capability,
 }
 
 /// The body of a dry run: the request that would be sent.
@@ -108,6 +111,7 @@ impl RequestCreate {
             on_recall: default_on_recall(),
             workload: None,
             prediction: None,
+            capability: Capability::ANY,
         }
     }
 }

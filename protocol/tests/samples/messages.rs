@@ -3,6 +3,7 @@
 use sublet_protocol::agent::{
     Alive, Down, DownEnvelope, GrantTerms, Held, Reply, Stream, Up, UpEnvelope,
 };
+use sublet_protocol::capacity::Origin;
 use sublet_protocol::commands::{GuestOutcome, NackReason, ReclaimCause};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::offers::RescindReason;
@@ -10,7 +11,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::WorkloadRef;
 use sublet_protocol::units::{Millis, Seconds};
 
-use super::{boot, cluster, host, lease, node, offer, tenant, token, whole};
+use super::{boot, capacity, cluster, host, lease, node, offer, tenant, token, whole};
 
 fn held() -> Vec<Held> {
     vec![Held { lease: lease(), slice: whole(), token: token(), used: Millis::new(1_234) }]
@@ -55,6 +56,8 @@ pub fn down() -> Vec<(String, DownEnvelope)> {
         duration: Seconds::new(3_600),
         workload: Some(WorkloadRef { sha256: [0xab; 32], size: 512 }),
         is_first: true,
+        capacity: capacity(),
+        origin: Origin::Offered,
     };
     let cause = EndReason::Released;
     let bodies = vec![

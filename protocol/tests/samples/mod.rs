@@ -7,16 +7,19 @@ mod stored;
 pub use messages::{down, replies, up};
 pub use stored::{commands, outcomes, records};
 
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{
+    Capacity, ComputeCapability, DriverVersion, Hardware, Isolation, Origin, Part, PciDevice,
+    SliceId,
+};
 use sublet_protocol::ids::{
     Boot, ClusterId, DeviceId, GpuModel, HostHash, LeaseId, NodeId, Project, Region, RequestId,
     TenantId, Token,
 };
 use sublet_protocol::leases::{LeaseTerms, Member};
 use sublet_protocol::money::{MicroCredits, Price};
-use sublet_protocol::offers::{IdleFor, OfferTerms};
+use sublet_protocol::offers::{Division, HostRoom, IdleFor, MigMode, OfferTerms, SharedBy};
 use sublet_protocol::requests::{
-    Class, OnRecall, Placement, Prediction, PredictionLayer, RequestSpec, WorkloadRef,
+    Capability, Class, OnRecall, Placement, Prediction, PredictionLayer, RequestSpec, WorkloadRef,
 };
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds};
 
@@ -78,6 +81,12 @@ pub fn capacity() -> Capacity {
         host_memory: MiB::new(131_072),
         isolation: Isolation::Exclusive,
         island: 3,
+        hardware: Hardware {
+            pci: Some(PciDevice::new(0x2330)),
+            driver: Some(DriverVersion { major: 550, minor: 54 }),
+            compute: Some(ComputeCapability { major: 9, minor: 0 }),
+            memory_total: Some(MiB::new(81_559)),
+        },
     }
 }
 
@@ -90,6 +99,8 @@ pub fn offer() -> OfferTerms {
         idle_for: IdleFor { p10: Seconds::new(600), p50: Seconds::new(3_600), p90: Seconds::MAX },
         recall_notice: Seconds::new(120),
         ttl: Seconds::new(900),
+        division: Division { mig: MigMode::On, shared: Some(SharedBy::Mps) },
+        host: HostRoom::Slice,
     }
 }
 
@@ -119,6 +130,10 @@ pub fn spec() -> RequestSpec {
             duration_q90: Seconds::new(6_000),
             memory_bound: MiB::new(30_000),
         }),
+        capability: Capability {
+            driver: Some(DriverVersion { major: 535, minor: 104 }),
+            compute: Some(ComputeCapability { major: 8, minor: 0 }),
+        },
     }
 }
 
@@ -135,7 +150,13 @@ pub fn terms() -> LeaseTerms {
         token: token(),
         model: model(),
         gpu: GpuMilli::DEVICE,
-        members: vec![Member { slice: whole(), generation: 5, boot: boot(), capacity: capacity() }],
+        members: vec![Member {
+            slice: whole(),
+            generation: 5,
+            boot: boot(),
+            capacity: capacity(),
+            origin: Origin::Offered,
+        }],
         price: Price { per_gpu_hour: MicroCredits::new(2_000_000), version: 4 },
         duration: Seconds::new(86_400),
         hold: MicroCredits::new(48_000_000),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
 use sublet_protocol::ids::{KeyId, LeaseId, Project, RequestId, Subject, TenantId};
 use sublet_protocol::refusals::Rejection;
-use sublet_protocol::requests::{Class, OnRecall, Placement, RequestSpec};
+use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
 
 use super::fault::Fault;
@@ -225,6 +225,7 @@ pub(super) fn plain_spec(class: Class) -> RequestSpec {
         on_recall: OnRecall::Close,
         workload: None,
         prediction: None,
+        capability: Capability::ANY,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use sublet_agent::session::{Config, Lendable};
 use sublet_core::State;
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::commands::Command;
 use sublet_protocol::ids::{
     CellId, ClusterId, DeviceId, GpuModel, HostHash, NodeId, Region, TenantId,
@@ -219,6 +219,7 @@ impl World {
             host_memory: MiB::new(64_000),
             isolation,
             island: 0,
+            hardware: Hardware::UNKNOWN,
         };
         let lendable = if is_shared {
             let share = |index| Lendable {

@@ -6,7 +6,7 @@
 use sublet_core::invariants::{self, Violation};
 use sublet_core::{Applied, State, StateView, apply};
 use sublet_ledger::accounts::{Accounts, PostingError};
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::commands::{Actor, Command, GuestOutcome, Outcome, Stamped};
 use sublet_protocol::ids::{
     Boot, CellId, ClusterId, CommandId, DeviceId, GpuModel, HostHash, KeyId, NodeId, Region,
@@ -14,7 +14,7 @@ use sublet_protocol::ids::{
 };
 use sublet_protocol::leases::{LeaseTerms, Member};
 use sublet_protocol::money::MicroCredits;
-use sublet_protocol::offers::{IdleFor, OfferTerms};
+use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Tier;
@@ -232,6 +232,7 @@ impl Cell {
             host_memory: MiB::ZERO,
             isolation: Isolation::Exclusive,
             island: 0,
+            hardware: Hardware::UNKNOWN,
         };
         let offer = OfferTerms {
             slice,
@@ -241,6 +242,8 @@ impl Cell {
             idle_for: IdleFor { p10: FOR_EVER, p50: FOR_EVER, p90: FOR_EVER },
             recall_notice: Seconds::ZERO,
             ttl: FOR_EVER,
+            division: Division::NONE,
+            host: HostRoom::Slice,
         };
         self.done(agent_of(slice), Command::OfferCapacity { offer }).map(|_| ())
     }

@@ -9,7 +9,9 @@ use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, LeaseId, Project, RequestId};
 use sublet_protocol::leases::LeaseTerms;
 use sublet_protocol::records::Record;
-use sublet_protocol::requests::{Class, DURATION_MAX, OnRecall, Placement, RequestSpec};
+use sublet_protocol::requests::{
+    Capability, Class, DURATION_MAX, OnRecall, Placement, RequestSpec,
+};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds, Timestamp};
 
 use super::cell::{Cell, Error, GPU_MEMORY, Tally, user_of};
@@ -339,6 +341,7 @@ fn spec(job: &Job) -> RequestSpec {
         on_recall: OnRecall::Requeue,
         workload: None,
         prediction: None,
+        capability: Capability::ANY,
     };
     let question = Question::new(Declared::of(&spec));
     let answer =

@@ -11,17 +11,18 @@ use sublet_agent::session::{Config, Effect as AgentEffect, Lendable, Observation
 use sublet_core::leader::{Effect, Intake, Leader};
 use sublet_core::{State, StateView, apply, fold, invariants, matching};
 use sublet_protocol::agent::{Down, Reply, Up, UpEnvelope};
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome, Stamped};
 use sublet_protocol::ids::{
     CellId, ClusterId, CommandId, DeviceId, GpuModel, HostHash, KeyId, LeaseId, NodeId, Project,
     Region, RequestId, TenantId,
 };
+use sublet_protocol::leases::Member;
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::IdleFor;
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
-use sublet_protocol::requests::{Class, OnRecall, Placement, RequestSpec, Tier};
+use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec, Tier};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
 pub(crate) fn tenant(name: &str) -> TenantId {
@@ -73,6 +74,7 @@ pub(crate) fn spec(count: u32, seconds: u64) -> RequestSpec {
         on_recall: OnRecall::Close,
         workload: None,
         prediction: None,
+        capability: Capability::ANY,
     }
 }
 
@@ -210,6 +212,11 @@ impl Cell {
         self.carry_out(effects);
     }
 
+    /// The first member of a lease.
+    pub(crate) fn member_of(&self, lease: LeaseId) -> Member {
+        self.state.leases()[&lease].terms().members[0]
+    }
+
     pub(crate) fn only_lease(&self) -> LeaseId {
         *self.state.leases().keys().next().expect("a lease")
     }
@@ -242,6 +249,7 @@ impl Node {
             host_memory: MiB::new(64_000),
             isolation: Isolation::Exclusive,
             island: 0,
+            hardware: Hardware::UNKNOWN,
         };
         let slices = (0..devices).map(|device| Lendable { slice: gpu(number, device), capacity });
         let hours = |hours: u64| Seconds::new(hours * 3_600);

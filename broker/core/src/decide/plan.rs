@@ -71,11 +71,11 @@ struct Common {
 fn judge(
     state: &State,
     request: &Request,
-    slices: &[Candidate<'_>],
+    slices: &[Candidate],
     now: Timestamp,
 ) -> Result<Common, Rejection> {
     let spec = &request.spec;
-    let fits = |candidate: &Candidate<'_>| fit::misfit(state, spec, candidate, now).is_none();
+    let fits = |candidate: &Candidate| fit::misfit(state, spec, candidate, now).is_none();
     if !slices.iter().all(fits) || !fit::stand_as_asked(spec.placement, slices) {
         return Err(Rejection::SliceUnfit);
     }
@@ -121,9 +121,10 @@ fn grant(
         .iter()
         .map(|member| offer_of(state, id, member, now))
         .collect::<Result<_, Rejection>>()?;
-    let slices: Vec<Candidate<'_>> = offers.iter().map(|offer| Candidate::of(offer)).collect();
+    let slices: Vec<Candidate> = offers.iter().map(|offer| Candidate::of(offer)).collect();
     let common = judge(state, request, &slices, now)?;
-    let terms = terms(state, (id, request), &offers, &common)?;
+    let members = offers.iter().zip(&slices).map(|(offer, given)| member(offer, given)).collect();
+    let terms = terms(state, (id, request), members, &common)?;
     let lines = vec![
         Line::debit(Account::Expense(terms.tenant), terms.hold),
         Line::credit(Account::Hold(terms.tenant), terms.hold),
@@ -140,7 +141,7 @@ fn grant(
 fn terms(
     state: &State,
     (id, request): (RequestId, &Request),
-    offers: &[&Offer],
+    mut members: Vec<Member>,
     common: &Common,
 ) -> Result<LeaseTerms, Rejection> {
     let spec = &request.spec;
@@ -152,7 +153,6 @@ fn terms(
     let step = u64::from(!state.leaves_out(Mutation::SameToken) || state.tokens == 0);
     let counter = state.tokens.checked_add(step).ok_or(Rejection::CounterExhausted)?;
     let (_, epoch) = state.cell.ok_or(Rejection::CellMissing)?;
-    let mut members: Vec<Member> = offers.iter().map(|offer| member(offer)).collect();
     members.sort_by_key(|member| member.slice);
     let mut terms = LeaseTerms {
         lease,
@@ -180,9 +180,11 @@ fn terms(
     Ok(terms)
 }
 
-fn member(offer: &Offer) -> Member {
-    let OfferTerms { slice, generation, boot, capacity, .. } = *offer.terms();
-    Member { slice, generation, boot, capacity }
+/// What the lease gets of the offer.
+fn member(offer: &Offer, given: &Candidate) -> Member {
+    let OfferTerms { generation, boot, .. } = *offer.terms();
+    let Candidate { slice, capacity, origin, .. } = *given;
+    Member { slice, generation, boot, capacity, origin }
 }
 
 fn grace(state: &State, tier: Tier) -> Seconds {
@@ -216,7 +218,7 @@ fn preempt(
         .iter()
         .map(|member| offer_of(state, id, member, now))
         .collect::<Result<_, Rejection>>()?;
-    let mut slices: Vec<Candidate<'_>> = offers.iter().map(|offer| Candidate::of(offer)).collect();
+    let mut slices: Vec<Candidate> = offers.iter().map(|offer| Candidate::of(offer)).collect();
     let asked = usize::try_from(request.spec.count).map_err(|_| Rejection::PlanCount)?;
     let total = slices.len() + freed.len();
     for victim in victims {

@@ -93,6 +93,8 @@ fn grants(state: &State, id: LeaseId, lease: &Lease) -> Vec<Effect> {
             duration: terms.duration,
             workload: terms.workload,
             is_first: place == 0,
+            capacity: member.capacity,
+            origin: member.origin,
         };
         Effect::Send { to: node_of(member.slice), message: Down::Grant(grant) }
     });

@@ -28,7 +28,7 @@ pub(super) struct Pick {
 
 impl Pick {
     /// Takes the slots out of the problem.
-    pub(super) fn take(self, nodes: &mut [NodeSlots<'_>]) -> Vec<PlanMember> {
+    pub(super) fn take(self, nodes: &mut [NodeSlots]) -> Vec<PlanMember> {
         let members = self.places.iter().map(|(node, slot)| {
             let slot = &mut nodes[*node].slots[*slot];
             slot.is_taken = true;

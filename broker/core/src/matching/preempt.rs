@@ -20,8 +20,8 @@ use crate::state::Request;
 /// Slices that can serve one request together: alike, and as close as asked.
 type Site = (ClusterId, GpuModel, GpuMilli, Option<NodeId>, Option<u16>);
 
-fn site(placement: Placement, candidate: &Candidate<'_>) -> Site {
-    let (slice, capacity) = (&candidate.slice, candidate.capacity);
+fn site(placement: Placement, candidate: &Candidate) -> Site {
+    let (slice, capacity) = (&candidate.slice, &candidate.capacity);
     let node = match placement {
         Placement::Cluster => None,
         Placement::Node | Placement::Island => Some(slice.node),

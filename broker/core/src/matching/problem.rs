@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, Region, RequestId, TenantId};
 use sublet_protocol::money::MicroCredits;
-use sublet_protocol::requests::{Class, Placement, RequestSpec};
+use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Timestamp};
 
 use super::order::{Line, lines};
@@ -13,8 +13,8 @@ use crate::state::{State, StateView};
 
 /// A slice that can be granted.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot<'a> {
-    pub(super) candidate: Candidate<'a>,
+pub(super) struct Slot {
+    pub(super) candidate: Candidate,
     pub(super) generation: u64,
     /// The only request that may have it, if it is kept for one.
     pub(super) kept_for: Option<RequestId>,
@@ -24,17 +24,17 @@ pub(super) struct Slot<'a> {
 
 /// The slots of one node.
 #[derive(Debug)]
-pub(super) struct NodeSlots<'a> {
+pub(super) struct NodeSlots {
     pub(super) cluster: ClusterId,
     pub(super) node: NodeId,
-    pub(super) slots: Vec<Slot<'a>>,
+    pub(super) slots: Vec<Slot>,
 }
 
 /// Free slots and the queue.
 #[derive(Debug)]
 pub(super) struct Problem<'a> {
     pub(super) view: StateView<'a>,
-    pub(super) nodes: Vec<NodeSlots<'a>>,
+    pub(super) nodes: Vec<NodeSlots>,
     pub(super) lines: Vec<Line<'a>>,
 }
 
@@ -44,8 +44,8 @@ impl<'a> Problem<'a> {
     }
 }
 
-fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots<'_>> {
-    let mut nodes: Vec<NodeSlots<'_>> = Vec::new();
+fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots> {
+    let mut nodes: Vec<NodeSlots> = Vec::new();
     for (slice, offer) in state.offers.iter().filter(|(_, offer)| offer.expires_at() > now) {
         let slot = Slot {
             candidate: Candidate::of(offer),
@@ -80,6 +80,7 @@ pub(super) struct Shape {
     max_price: Option<MicroCredits>,
     models: Vec<GpuModel>,
     regions: Vec<Region>,
+    capability: Capability,
 }
 
 impl Shape {
@@ -93,6 +94,7 @@ impl Shape {
             max_price: spec.max_price,
             models: spec.models.clone(),
             regions: spec.regions.clone(),
+            capability: spec.capability,
         }
     }
 }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use sublet_protocol::agent::{Stream as Channel, Up, UpEnvelope};
-use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, GuestOutcome, Outcome};
 use sublet_protocol::ids::{
@@ -16,7 +16,7 @@ use sublet_protocol::ids::{
     RequestId, TenantId, Token,
 };
 use sublet_protocol::money::MicroCredits;
-use sublet_protocol::offers::{IdleFor, OfferTerms};
+use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::requests::Tier;
 use sublet_protocol::transport::{Address, AgentLink, in_process};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds};
@@ -216,10 +216,13 @@ impl World {
                 host_memory: MiB::new(128_000),
                 isolation: Isolation::Exclusive,
                 island: 0,
+                hardware: Hardware::UNKNOWN,
             },
             idle_for: IdleFor { p10: hour(1), p50: hour(2), p90: hour(10) },
             recall_notice: Seconds::new(120),
             ttl: Seconds::new(900),
+            division: Division::NONE,
+            host: HostRoom::Slice,
         };
         self.must(agent(), Command::OfferCapacity { offer }).await;
     }

@@ -35,6 +35,7 @@ pub(crate) fn from_body(body: &RequestCreate, currency: Currency) -> Result<Requ
             .as_ref()
             .map(|workload| WorkloadRef { sha256: workload.sha256, size: workload.size.get_u32() }),
         prediction: body.prediction.as_ref().map(prediction),
+        capability: body.capability,
     };
     Ok(spec)
 }
@@ -103,6 +104,7 @@ pub(crate) fn to_body(spec: &RequestSpec, currency: Currency) -> RequestCreate {
             duration_q90: Whole::clamped(prediction.duration_q90.get()),
             memory_bound: Whole::clamped(prediction.memory_bound.get()),
         }),
+        capability: spec.capability,
     }
 }
 
