@@ -1,11 +1,12 @@
 //! Whether a slice meets a request: the hard rules, one place for the judge and for the matcher.
 
 use sublet_protocol::capacity::{Capacity, Isolation, Origin, SliceId};
-use sublet_protocol::ids::{GpuModel, LeaseId, TenantId};
+use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, TenantId};
 use sublet_protocol::offers::{IdleFor, OfferTerms};
 use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
+use crate::matching::index::Kind;
 use crate::state::{Offer, State};
 
 /// A slice that might serve a request: offered now, or freed by a victim.
@@ -37,11 +38,29 @@ pub(crate) fn misfit(
     candidate: &Candidate,
     now: Timestamp,
 ) -> Option<WaitReason> {
-    let capacity = &candidate.capacity;
+    let misfit = kind_misfit(state, spec, candidate.slice.cluster, &candidate.capacity);
+    if misfit.is_some() {
+        return misfit;
+    }
+    let lasts = candidate.idle.is_none_or(|(idle, said_at)| {
+        let left = promised(idle, spec.class.tier())
+            .map(|whole| whole.as_millis().saturating_sub(now.since(said_at)));
+        left.is_none_or(|left| left >= needed(spec))
+    });
+    if lasts { None } else { Some(WaitReason::Duration) }
+}
+
+/// As [`misfit`], as far as it holds for every slice of a kind at any time.
+fn kind_misfit(
+    state: &State,
+    spec: &RequestSpec,
+    cluster: ClusterId,
+    capacity: &Capacity,
+) -> Option<WaitReason> {
     if !spec.models.is_empty() && !spec.models.contains(&capacity.model) {
         return Some(WaitReason::Model);
     }
-    let region = state.clusters.get(&candidate.slice.cluster).map(|cluster| cluster.region);
+    let region = state.clusters.get(&cluster).map(|cluster| cluster.region);
     if !spec.regions.is_empty() && region.is_none_or(|region| !spec.regions.contains(&region)) {
         return Some(WaitReason::Region);
     }
@@ -57,12 +76,26 @@ pub(crate) fn misfit(
     if capacity.cpu < spec.cpu || capacity.host_memory < spec.host_memory {
         return Some(WaitReason::Host);
     }
-    let lasts = candidate.idle.is_none_or(|(idle, said_at)| {
-        let left = promised(idle, spec.class.tier())
-            .map(|whole| whole.as_millis().saturating_sub(now.since(said_at)));
-        left.is_none_or(|left| left >= needed(spec))
-    });
-    if lasts { None } else { Some(WaitReason::Duration) }
+    None
+}
+
+/// Whether slices of a kind could serve the request if they last long enough. What this refuses,
+/// [`misfit`] refuses for as long as the cluster's terms stand.
+pub(crate) fn could_serve(state: &State, spec: &RequestSpec, kind: &Kind) -> bool {
+    kind_misfit(state, spec, kind.cluster, &kind.capacity).is_none()
+}
+
+/// The longest idle time that any tier may rely on.
+pub(crate) fn longest_promise(idle: IdleFor) -> Millis {
+    let tiers = [Tier::Opportunistic, Tier::Standard, Tier::Reserved];
+    let promises = tiers.into_iter().filter_map(|tier| promised(idle, tier));
+    promises.max().unwrap_or(Seconds::ZERO).as_millis()
+}
+
+/// How long a slice must be promised to last for the request; nothing if it takes any.
+pub(crate) fn wanted_promise(spec: &RequestSpec, needed: Millis) -> Option<Millis> {
+    let any = IdleFor { p10: Seconds::ZERO, p50: Seconds::ZERO, p90: Seconds::ZERO };
+    promised(any, spec.class.tier()).map(|_| needed)
 }
 
 /// Latency-critical work and training get hardware of their own; the rest takes any kind.

@@ -7,6 +7,7 @@
 //! costs capacity and never correctness.
 
 mod explain;
+pub mod index;
 mod order;
 mod place;
 mod preempt;
@@ -51,7 +52,8 @@ pub fn plan(view: StateView<'_>) -> Vec<PlanGroup> {
     plan_within(view, &Limits::NONE)
 }
 
-/// As [`plan()`], within limits.
+/// As [`plan()`], within limits. It looks at every offer and every waiting request: whoever plans
+/// often keeps an [`Index`](index::Index) and calls [`plan_with`].
 #[must_use]
 pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     if view.state.waiting().is_empty() {
@@ -59,5 +61,15 @@ pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     }
     let mut problem = problem::Problem::of(view);
     problem.nodes.retain(|node| !limits.unheard.contains(&(node.cluster, node.node)));
-    solve::solve(&mut problem, limits.preemption)
+    let mut lines = order::Lines::new(std::mem::take(&mut problem.lines));
+    solve::solve(&mut problem, &mut lines, limits.preemption)
+}
+
+/// The same plan as [`plan_within`], from what has changed since the last one.
+///
+/// The index must have heard of every record of the state; one that has not is built anew. Requests
+/// that found no room are not looked at again before something has opened for them.
+#[must_use]
+pub fn plan_with(index: &mut index::Index, view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
+    index::plan_with(index, view, limits)
 }

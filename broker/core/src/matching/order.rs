@@ -11,6 +11,8 @@ use sublet_protocol::ids::{RequestId, TenantId};
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{GpuMilli, Timestamp};
 
+use super::problem::Problem;
+use super::solve::{Source, Trial};
 use crate::state::{Request, State};
 
 /// One tenant's waiting requests of one tier, best first.
@@ -51,4 +53,41 @@ pub(super) fn share(state: &State, tenant: TenantId, granted: GpuMilli) -> u64 {
     let quota = sum(&mut entry.quotas().map(|(_, nominal)| nominal));
     let held = sum(&mut entry.holdings().values().copied()).saturating_add(granted.get());
     held.saturating_mul(1_000).checked_div(quota).unwrap_or(u64::MAX)
+}
+
+/// The queue as it stands in the problem, all of it.
+pub(super) struct Lines<'a> {
+    lines: Vec<Line<'a>>,
+    /// The next place in each line.
+    places: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    pub(super) fn new(lines: Vec<Line<'a>>) -> Lines<'a> {
+        let places = vec![0; lines.len()];
+        Lines { lines, places }
+    }
+}
+
+impl Source for Lines<'_> {
+    fn tenants(&mut self, tier: Tier) -> Vec<TenantId> {
+        self.lines.iter().filter(|line| line.tier == tier).map(|line| line.tenant).collect()
+    }
+
+    fn next(&mut self, tier: Tier, tenant: TenantId) -> Option<RequestId> {
+        let of_line = |line: &Line<'_>| (Reverse(line.tier), line.tenant);
+        let line = self.lines.binary_search_by_key(&(Reverse(tier), tenant), of_line).ok()?;
+        self.lines[line].requests.get(self.places[line]).map(|(id, _)| *id)
+    }
+
+    fn bring(&mut self, _problem: &mut Problem<'_>, _id: RequestId) {}
+
+    fn tried(&mut self, state: &State, id: RequestId, _trial: &Trial<'_>) {
+        let Some(request) = state.requests.get(&id) else { return };
+        let key = (Reverse(request.spec.class.tier()), request.tenant);
+        let of_line = |line: &Line<'_>| (Reverse(line.tier), line.tenant);
+        if let Ok(line) = self.lines.binary_search_by_key(&key, of_line) {
+            self.places[line] += 1;
+        }
+    }
 }

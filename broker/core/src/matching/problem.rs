@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, Region, RequestId, TenantId};
+use sublet_protocol::capacity::{Part, SliceId};
+use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, Region, RequestId, TenantId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Timestamp};
 
 use super::order::{Line, lines};
 use crate::fit::Candidate;
-use crate::state::{State, StateView};
+use crate::state::{Offer, State, StateView};
 
 /// A slice that can be granted.
 #[derive(Debug, Clone, Copy)]
@@ -44,15 +45,46 @@ impl<'a> Problem<'a> {
     }
 }
 
+impl<'a> Problem<'a> {
+    /// With no slots and no queue yet.
+    pub(super) fn bare(view: StateView<'a>) -> Problem<'a> {
+        Problem { view, nodes: Vec::new(), lines: Vec::new() }
+    }
+
+    /// Adds the slots of these nodes, which are not there yet.
+    pub(super) fn add_nodes(&mut self, nodes: impl IntoIterator<Item = (ClusterId, NodeId)>) {
+        let (state, now) = (self.view.state, self.view.now);
+        let known = self.nodes.len();
+        for (cluster, node) in nodes {
+            let first = SliceId { cluster, node, device: DeviceId::new(0), part: Part::Whole };
+            let here = state.offers.range(first..);
+            let here = here.take_while(|(slice, _)| (slice.cluster, slice.node) == (cluster, node));
+            let standing = here.filter(|(_, offer)| offer.expires_at() > now);
+            let slots: Vec<Slot> =
+                standing.map(|(slice, offer)| slot(state, slice, offer)).collect();
+            if !slots.is_empty() {
+                self.nodes.push(NodeSlots { cluster, node, slots });
+            }
+        }
+        if self.nodes.len() > known {
+            self.nodes.sort_by_key(|node| (node.cluster, node.node));
+        }
+    }
+}
+
+fn slot(state: &State, slice: &SliceId, offer: &Offer) -> Slot {
+    Slot {
+        candidate: Candidate::of(offer),
+        generation: offer.terms().generation,
+        kept_for: state.pledged.get(slice).copied(),
+        is_taken: false,
+    }
+}
+
 fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots> {
     let mut nodes: Vec<NodeSlots> = Vec::new();
     for (slice, offer) in state.offers.iter().filter(|(_, offer)| offer.expires_at() > now) {
-        let slot = Slot {
-            candidate: Candidate::of(offer),
-            generation: offer.terms().generation,
-            kept_for: state.pledged.get(slice).copied(),
-            is_taken: false,
-        };
+        let slot = slot(state, slice, offer);
         match nodes.last_mut() {
             // Slices are ordered by cluster and node.
             Some(last) if (last.cluster, last.node) == (slice.cluster, slice.node) => {
@@ -85,16 +117,36 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn of(tenant: TenantId, spec: &RequestSpec) -> Shape {
+        // Every field by name: whoever adds one decides whether it tells requests apart.
+        let RequestSpec {
+            project: _,
+            class,
+            priority: _,
+            models,
+            count,
+            gpu,
+            memory,
+            cpu,
+            host_memory,
+            placement,
+            duration: _,
+            max_price,
+            regions,
+            capability,
+            on_recall: _,
+            workload: _,
+            prediction: _,
+        } = spec;
         Shape {
             tenant,
-            class: spec.class,
-            placement: spec.placement,
-            count: spec.count,
-            amounts: (spec.gpu, spec.memory, spec.cpu, spec.host_memory),
-            max_price: spec.max_price,
-            models: spec.models.clone(),
-            regions: spec.regions.clone(),
-            capability: spec.capability,
+            class: *class,
+            placement: *placement,
+            count: *count,
+            amounts: (*gpu, *memory, *cpu, *host_memory),
+            max_price: *max_price,
+            models: models.clone(),
+            regions: regions.clone(),
+            capability: *capability,
         }
     }
 }

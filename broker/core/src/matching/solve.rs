@@ -1,14 +1,14 @@
 //! Walks the queue and proposes grants: tiers from the top, within a tier the tenant with the lowest
 //! share of its quota, within a tenant its own order. A request that finds no room is passed over.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::commands::{PLAN_GROUPS_MAX, PlanGroup};
 use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
 
+use super::index::Tournament;
 use super::order::share;
 use super::place::pick;
 use super::problem::{Hopeless, Problem, Shape};
@@ -48,26 +48,47 @@ impl Spent {
     }
 }
 
-pub(super) fn solve(problem: &mut Problem<'_>, preemption: Preemption) -> Vec<PlanGroup> {
+/// Where a walk takes the requests from, and who hears what became of them.
+pub(super) trait Source {
+    /// Tenants with a request of the tier to look at, in ascending order.
+    fn tenants(&mut self, tier: Tier) -> Vec<TenantId>;
+
+    /// The tenant's best request of the tier that this plan has not tried.
+    fn next(&mut self, tier: Tier, tenant: TenantId) -> Option<RequestId>;
+
+    /// Puts all slots that could serve the request into the problem.
+    fn bring(&mut self, problem: &mut Problem<'_>, id: RequestId);
+
+    /// The request that was next has been tried.
+    fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>);
+}
+
+/// What came of trying a request.
+pub(super) struct Trial<'a> {
+    /// Whether it was granted slices, or leases end for it.
+    pub(super) is_served: bool,
+    /// Whether what it lacked is lacking in the state, too, once this plan is committed.
+    pub(super) is_lasting: bool,
+    /// What the plan has given away.
+    pub(super) spent: &'a Spent,
+}
+
+/// Makes a plan for the requests of the source.
+pub(super) fn solve(
+    problem: &mut Problem<'_>,
+    source: &mut dyn Source,
+    preemption: Preemption,
+) -> Vec<PlanGroup> {
     let left = match preemption {
         Preemption::Allowed => PREEMPTIONS_MAX,
         Preemption::Suspended => 0,
     };
     let mut walk = Walk { preemptions_left: left, ..Walk::default() };
-    let lines = std::mem::take(&mut problem.lines);
-    let mut from = 0;
-    while let Some(tier) = lines.get(from).map(|line| line.tier) {
-        let count = lines[from..].iter().take_while(|line| line.tier == tier).count();
-        let queues = lines[from..from + count].iter();
-        let queues: Vec<Queue<'_>> = queues.map(|line| (line.tenant, &line.requests[..])).collect();
-        walk.tier(problem, tier, &queues);
-        from += count;
+    for tier in [Tier::Reserved, Tier::Standard, Tier::Opportunistic] {
+        walk.tier(problem, source, tier);
     }
     walk.groups
 }
-
-/// One tenant's requests of one tier.
-type Queue<'a> = (TenantId, &'a [(RequestId, &'a Request)]);
 
 #[derive(Default)]
 struct Walk {
@@ -83,26 +104,40 @@ impl Walk {
         self.groups.len() >= PLAN_GROUPS_MAX || self.tries >= TRIES_MAX
     }
 
-    fn tier(&mut self, problem: &mut Problem<'_>, tier: Tier, queues: &[Queue<'_>]) {
+    fn tier(&mut self, problem: &mut Problem<'_>, source: &mut dyn Source, tier: Tier) {
         let state = problem.view.state;
-        let shares = queues.iter().enumerate().map(|(ordinal, (tenant, _))| {
-            Reverse((share(state, *tenant, self.spent.total(*tenant)), ordinal, 0_usize))
-        });
-        let mut heap: BinaryHeap<Reverse<(u64, usize, usize)>> = shares.collect();
-        while let Some(Reverse((_, ordinal, mut place))) = heap.pop() {
-            let (tenant, requests) = queues[ordinal];
-            while let Some((id, request)) = requests.get(place) {
+        let tenants = source.tenants(tier);
+        let mut order = Tournament::new(tenants.len());
+        let key =
+            |walk: &Walk, tenant| share(state, tenant, walk.spent.total(tenant)).min(u64::MAX - 1);
+        for (tenant, ordinal) in tenants.iter().zip(0..) {
+            order.set(ordinal, key(self, *tenant));
+        }
+        while let Some(ordinal) = order.best() {
+            order.set(ordinal, u64::MAX);
+            let Some(tenant) = usize::try_from(ordinal).ok().and_then(|at| tenants.get(at)) else {
+                return;
+            };
+            while let Some(id) = source.next(tier, *tenant) {
                 if self.is_full() {
                     return;
                 }
-                place += 1;
-                if self.serve(problem, tier, *id, request) {
-                    let share = share(state, tenant, self.spent.total(tenant));
-                    heap.push(Reverse((share, ordinal, place)));
+                let Some(request) = state.requests.get(&id) else { return };
+                // Another lease that was to end, or a slot that waits for it, may be there again.
+                let is_lasting = !self.has_preempted();
+                source.bring(problem, id);
+                let is_served = self.serve(problem, tier, id, request);
+                source.tried(state, id, &Trial { is_served, is_lasting, spent: &self.spent });
+                if is_served {
+                    order.set(ordinal, key(self, *tenant));
                     break;
                 }
             }
         }
+    }
+
+    fn has_preempted(&self) -> bool {
+        self.groups.iter().any(|group| matches!(group, PlanGroup::Preempt { .. }))
     }
 
     /// Grants the request, or frees room for it; whether either was possible.

@@ -11,6 +11,9 @@ use sublet_protocol::offers::RescindReason;
 use sublet_protocol::requests::{Class, RequestSpec};
 use sublet_protocol::units::{GpuMilli, Seconds};
 
+use crate::matching::index::Index;
+use crate::matching::{self, Limits, Preemption};
+use crate::state::StateView;
 use crate::testing::{
     World, agent, cluster, gpu, model, node, offer, operator, spec, tenant, user,
 };
@@ -197,6 +200,76 @@ fn on_lease(world: &mut World, step: Step) {
     world.ask(actor, None, command);
 }
 
+/// Mostly no limits; else a node that was not heard of yet, or no preemption.
+fn whims(world: &World, whim: u8) -> Limits {
+    let mut limits = Limits::NONE;
+    match whim {
+        0 => limits.unheard.extend(world.state.nodes().keys().next().copied()),
+        1 => limits.preemption = Preemption::Suspended,
+        _ => {}
+    }
+    limits
+}
+
+/// Follows a world with an index, as a leader's shell does.
+struct Follower {
+    index: Index,
+    heard: usize,
+}
+
+impl Follower {
+    fn of(world: &World) -> Follower {
+        Follower { index: Index::of(&world.state), heard: world.journal.len() }
+    }
+
+    fn catch_up(&mut self, world: &World) {
+        for record in &world.journal[self.heard..] {
+            self.index.on_record(&world.state, record);
+        }
+        self.heard = world.journal.len();
+        assert!(self.index.is_of(&world.state), "it has heard of everything");
+    }
+
+    /// The index is that of the state, and its plan is the one of a look at everything.
+    fn check(&mut self, world: &World, limits: &Limits) -> Vec<PlanGroup> {
+        let view = StateView { state: &world.state, now: world.now };
+        let mut fresh = Index::of(&world.state);
+        let plain = matching::plan_within(view, limits);
+        assert_eq!(matching::plan_with(&mut fresh, view, limits), plain, "as built anew");
+        assert_eq!(matching::plan_with(&mut self.index, view, limits), plain, "as followed");
+        assert_eq!(self.index.contents(), fresh.contents());
+        plain
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_index_that_follows_plans_as_a_look_at_everything_does(
+        steps in prop::collection::vec((step(), 0_u8..8), 1..120)
+    ) {
+        let mut world = World::with_nodes(2);
+        let mut follower = Follower::of(&world);
+        for (step, whim) in steps {
+            let is_plan = matches!(step, Step::Plan);
+            if !is_plan {
+                take(&mut world, step);
+            }
+            follower.catch_up(&world);
+            let limits = whims(&world, whim);
+            if is_plan {
+                let groups = follower.check(&world, &limits);
+                world.ask(Actor::Leader, None, Command::CommitPlan { groups });
+            } else {
+                // What is not proposed leaves no trace in the index that goes on.
+                let mut aside = Follower { index: follower.index.clone(), heard: follower.heard };
+                aside.check(&world, &limits);
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
@@ -212,15 +285,22 @@ proptest! {
 }
 
 #[test]
-fn a_long_walk_grants_ends_and_preempts() {
+fn a_long_walk_grants_ends_and_preempts_and_an_index_follows_it() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let mut world = World::with_nodes(2);
+    let mut follower = Follower::of(&world);
     for _ in 0..2_500 {
         let step = step().new_tree(&mut runner).unwrap().current();
-        take(&mut world, step);
+        follower.catch_up(&world);
+        if matches!(step, Step::Plan) {
+            let groups = follower.check(&world, &Limits::NONE);
+            world.ask(Actor::Leader, None, Command::CommitPlan { groups });
+        } else {
+            take(&mut world, step);
+        }
     }
     let count = |name: &str| world.journal.iter().filter(|r| r.event.name() == name).count();
     let seen = ["lease_granted", "lease_activated", "lease_ended", "capacity_pledged"].map(count);

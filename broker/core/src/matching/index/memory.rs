@@ -1,0 +1,389 @@
+//! The index of a cell: kept up record by record, and asked by the planner.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sublet_protocol::capacity::SliceId;
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
+use sublet_protocol::records::Record;
+use sublet_protocol::requests::Tier;
+#[cfg(test)]
+use sublet_protocol::units::Millis;
+use sublet_protocol::units::Timestamp;
+
+use super::families::Families;
+use super::leases::{Leases, Standing};
+use super::queue::{ClassKey, Queue};
+#[cfg(test)]
+use super::shelves::ShelfContents;
+use super::shelves::{Kind, Shelves, window};
+use super::{ClassNo, LotNo, NONE, NodeNo, PoolNo, TenantNo};
+use crate::fit;
+use crate::matching::{Limits, Preemption};
+use crate::state::{Request, RequestStage, State};
+
+/// Scatters ids over tables. It changes no answer; a shell may choose another.
+const SEED: u64 = 0x5ca1_ab1e_0dd5_eed5;
+
+/// What the planner remembers of a cell between plans.
+///
+/// It follows one state: [`Index::of`] reads it once, [`Index::on_record`] hears of each record that
+/// was folded into it. Classes of requests that found no room sleep until a record, the clock or the
+/// limits open something for them; a plan looks at the others only.
+#[derive(Debug, Clone)]
+pub struct Index {
+    /// The next record it has not heard of.
+    next_record: u64,
+    pub(super) queue: Queue,
+    pub(super) shelves: Shelves,
+    pub(super) families: Families,
+    pub(super) leases: Leases,
+    tenants: Vec<TenantId>,
+    tenant_numbers: BTreeMap<TenantId, TenantNo>,
+    pools: BTreeMap<(GpuModel, Tier), PoolNo>,
+    /// By pledge: where its slices lie.
+    pledges: BTreeMap<RequestId, Vec<SliceId>>,
+    /// Requests of the last plan that no record has confirmed yet.
+    pub(super) proposed: BTreeSet<RequestId>,
+    /// Classes that sleep for want of quota.
+    pub(super) short_of_quota: BTreeSet<ClassNo>,
+    /// Classes that sleep and could end other leases, if there were some to end.
+    pub(super) watchers: BTreeSet<ClassNo>,
+    limits: Limits,
+}
+
+impl Index {
+    /// The index of a state as it is.
+    #[must_use]
+    pub fn of(state: &State) -> Index {
+        Index::seeded(state, SEED)
+    }
+
+    /// As [`Index::of`], with a seed of the caller's for its tables: whoever chooses ids must not
+    /// know it.
+    #[must_use]
+    pub fn seeded(state: &State, seed: u64) -> Index {
+        let mut index = Index {
+            next_record: state.next_index,
+            queue: Queue::new(seed),
+            shelves: Shelves::new(seed),
+            families: Families::default(),
+            leases: Leases::new(seed, state.now),
+            tenants: Vec::new(),
+            tenant_numbers: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            pledges: BTreeMap::new(),
+            proposed: BTreeSet::new(),
+            short_of_quota: BTreeSet::new(),
+            watchers: BTreeSet::new(),
+            limits: Limits::NONE,
+        };
+        for slice in state.offers.keys() {
+            index.slice(state, *slice);
+        }
+        for id in &state.waiting {
+            index.request(state, *id);
+        }
+        for id in state.leases.keys() {
+            index.lease(state, *id);
+        }
+        for (slice, request) in &state.pledged {
+            index.pledges.entry(*request).or_default().push(*slice);
+        }
+        index
+    }
+
+    /// A record was folded into the state that it follows.
+    ///
+    /// `state` may be further on than the record: what the record names is read as it is now. After
+    /// the state's last record the index is that of the state.
+    pub fn on_record(&mut self, state: &State, record: &Record) {
+        if record.index != self.next_record {
+            // A record was missed: what is not in step is built anew by the next plan.
+            self.next_record = u64::MAX;
+            return;
+        }
+        self.next_record += 1;
+        match &record.event {
+            Event::CapacityOffered { offer, .. } => self.offered(state, offer.slice),
+            Event::OfferRescinded { slice, .. } => drop(self.slice(state, *slice)),
+            Event::RequestSubmitted { request, .. }
+            | Event::RequestRequeued { request, .. }
+            | Event::RequestCancelled { request, .. }
+            | Event::RequestClosed { request, .. } => self.request(state, *request),
+            Event::CapacityPledged { request, slices, .. } => {
+                self.proposed.remove(request);
+                self.pledges.insert(*request, slices.clone());
+                self.request(state, *request);
+            }
+            Event::PledgeEnded { request } => {
+                for slice in self.pledges.remove(request).unwrap_or_default() {
+                    self.offered(state, slice);
+                }
+                self.request(state, *request);
+            }
+            Event::LeaseGranted { terms, .. } => {
+                self.proposed.remove(&terms.request);
+                for member in &terms.members {
+                    self.slice(state, member.slice);
+                }
+                self.request(state, terms.request);
+                self.lease(state, terms.lease);
+            }
+            Event::LeaseActivated { lease, .. } | Event::LeaseEnding { lease, .. } => {
+                self.lease(state, *lease);
+            }
+            Event::LeaseEnded { lease, .. } => {
+                self.lease(state, *lease);
+                for class in std::mem::take(&mut self.short_of_quota) {
+                    self.queue.wake(class);
+                }
+            }
+            // What concerns neither room nor order.
+            Event::RequestRefused { .. }
+            | Event::MemberConfirmed { .. }
+            | Event::MemberRefused { .. }
+            | Event::MemberStopped { .. }
+            | Event::UsageRecorded { .. }
+            | Event::TailSealed { .. }
+            | Event::KeyUsed { .. }
+            | Event::KeysForgotten { .. }
+            | Event::NodeRegistered { .. }
+            | Event::NodeSilenced { .. }
+            | Event::NodeFenced { .. }
+            | Event::TenantCreated { .. }
+            | Event::ClusterCreated { .. } => {}
+            // What changes the terms for many at once is rare.
+            Event::QuotaSet { .. } | Event::PriceSet { .. } => self.wake_all(),
+            Event::CellCreated { .. } | Event::PolicySet { .. } => self.next_record = u64::MAX,
+        }
+    }
+
+    /// Whether it has heard of every record of the state.
+    #[must_use]
+    pub fn is_of(&self, state: &State) -> bool {
+        self.next_record == state.next_index && !self.families.are_stale()
+    }
+
+    /// The next record that it must hear of.
+    #[must_use]
+    pub const fn next_record(&self) -> u64 {
+        self.next_record
+    }
+
+    /// Everything that sleeps is looked at again.
+    pub(super) fn wake_all(&mut self) {
+        self.short_of_quota.clear();
+        self.watchers.clear();
+        self.queue.wake_all();
+    }
+
+    /// Before a plan: wakes what time, the limits or a plan that was not taken open.
+    pub(super) fn begin(&mut self, now: Timestamp, limits: &Limits) {
+        let mut has_gained = false;
+        self.leases.advance(now, |_| has_gained = true);
+        if has_gained {
+            self.wake_watchers();
+        }
+        let is_resumed = self.limits.preemption == Preemption::Suspended
+            && limits.preemption == Preemption::Allowed;
+        if is_resumed || !self.proposed.is_empty() {
+            self.proposed.clear();
+            self.wake_all();
+        }
+        let heard: Vec<_> = self.limits.unheard.difference(&limits.unheard).copied().collect();
+        for (cluster, node) in heard {
+            self.wake_node(cluster, node);
+        }
+        self.limits = limits.clone();
+    }
+
+    fn wake_watchers(&mut self) {
+        for class in std::mem::take(&mut self.watchers) {
+            self.queue.wake(class);
+        }
+    }
+
+    fn wake_node(&mut self, cluster: ClusterId, node: NodeId) {
+        let Some(node) = self.shelves.find_node(cluster, node) else { return };
+        let lots: Vec<LotNo> = self.shelves.lots_on(node).collect();
+        for lot in lots {
+            self.wake_lot(lot);
+        }
+    }
+
+    fn wake_lot(&mut self, lot: LotNo) {
+        for class in self.families.classes_of_lot(lot) {
+            self.queue.wake(class);
+        }
+    }
+
+    /// A slice may serve someone whom it did not serve before.
+    fn offered(&mut self, state: &State, slice: SliceId) {
+        if let Some(lot) = self.slice(state, slice) {
+            self.wake_lot(lot);
+        }
+    }
+
+    /// Brings a slice up to date; its lot, if it is on offer.
+    fn slice(&mut self, state: &State, slice: SliceId) -> Option<LotNo> {
+        let known = self.shelves.find_node(slice.cluster, slice.node);
+        let known = known.and_then(|node| self.shelves.find_slot(node, slice.device, slice.part));
+        if let Some(slot) = known {
+            self.shelves.take(slot);
+        }
+        let offer = state.offers.get(&slice)?;
+        let kind = Kind::of(&slice, offer.capacity());
+        let (lot, is_new) = self.shelves.lot(&kind);
+        if is_new {
+            self.families.add_lot(state, lot, &kind);
+        }
+        let node = self.shelves.node(slice.cluster, slice.node);
+        let span = fit::longest_promise(offer.terms().idle_for);
+        self.shelves.put((node, lot), (slice.device, slice.part), window(span));
+        Some(lot)
+    }
+
+    fn tenant(&mut self, tenant: TenantId) -> TenantNo {
+        let tenants = &mut self.tenants;
+        *self.tenant_numbers.entry(tenant).or_insert_with(|| {
+            tenants.push(tenant);
+            TenantNo(u32::try_from(tenants.len() - 1).unwrap_or(NONE))
+        })
+    }
+
+    /// Brings a request up to date.
+    fn request(&mut self, state: &State, id: RequestId) {
+        let entry = state.requests.get(&id).filter(|request| request.is_waiting());
+        let known = self.queue.find(id);
+        let is_same = match (known, entry) {
+            (Some(class), Some(request)) => self.queue.is_lone(class) == is_lone(request),
+            (None, None) => true,
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        if is_same {
+            return;
+        }
+        if let Some((class, key)) = known.map(|class| (class, *self.queue.key(class)))
+            && let Some((_, true)) = self.queue.leave(id)
+        {
+            self.families.remove_class(key.family, class);
+            self.short_of_quota.remove(&class);
+            self.watchers.remove(&class);
+        }
+        if let Some(request) = entry {
+            self.arrived(state, id, request);
+        }
+    }
+
+    fn arrived(&mut self, state: &State, id: RequestId, request: &Request) {
+        let (tenant, spec) = (request.tenant, &request.spec);
+        let family = self.families.of(state, &self.shelves, (tenant, spec));
+        let key = ClassKey {
+            tenant: self.tenant(tenant),
+            family,
+            tier: spec.class.tier(),
+            priority: spec.priority,
+            needed: fit::needed(spec),
+        };
+        let (class, is_new) = match is_lone(request) {
+            true => (self.queue.lone_class(key), true),
+            false => self.queue.class(key),
+        };
+        if is_new {
+            self.families.add_class(family, class);
+        }
+        self.queue.arrive(id, class, request.submitted_at);
+    }
+
+    /// Brings a lease up to date.
+    fn lease(&mut self, state: &State, id: LeaseId) {
+        let Some(lease) = state.leases.get(&id).filter(|lease| lease.is_running()) else {
+            return self.leases.remove(id);
+        };
+        let pools = u32::try_from(self.pools.len()).unwrap_or(NONE);
+        let terms = &lease.terms;
+        let pool = *self.pools.entry((terms.model, terms.tier())).or_insert(PoolNo(pools));
+        let guard = lease.active_since().map(|since| since.after(state.policy.min_run));
+        let standing = Standing {
+            pool,
+            // The newest gives way first.
+            rank: u64::MAX - lease.granted_at.get(),
+            gpu: u32::try_from(terms.gpu_total().get()).unwrap_or(u32::MAX),
+            guarded_until: guard.unwrap_or(Timestamp::new(0)),
+        };
+        if self.leases.put(id, standing) {
+            self.wake_watchers();
+        }
+    }
+
+    /// The name of a tenant's ordinal.
+    pub(super) fn tenant_name(&self, tenant: TenantNo) -> TenantId {
+        self.tenants[tenant.at()]
+    }
+
+    /// The tenant's ordinal, if it ever had a request that waited.
+    pub(super) fn tenant_number(&self, tenant: TenantId) -> Option<TenantNo> {
+        self.tenant_numbers.get(&tenant).copied()
+    }
+
+    /// All that it knows, by names: two indexes of one state know the same, whatever their past.
+    #[cfg(test)]
+    pub(crate) fn contents(&self) -> Contents {
+        let requests = self.queue.classes().flat_map(|class| {
+            let key = *self.queue.key(class);
+            let rest = (self.tenant_name(key.tenant), key.tier, key.priority, key.needed);
+            let is_lone = self.queue.is_lone(class);
+            let requests: Vec<RequestId> = self.queue.requests(class).collect();
+            [(requests, rest, is_lone)]
+        });
+        let mut lots: Vec<_> = self
+            .shelves
+            .lots()
+            .flat_map(|lot| {
+                let kind = *self.shelves.kind(lot).expect("a lot that holds slices");
+                let shelves = self.shelves.contents(lot).into_iter();
+                shelves.map(move |shelf| (format!("{kind:?}"), shelf))
+            })
+            .collect();
+        lots.sort();
+        let mut requests: Vec<_> = requests.collect();
+        requests.sort();
+        let leases = self.pools.iter().map(|((model, tier), pool)| {
+            let leases: BTreeSet<_> = self.leases.giving_way(*pool).map(|(id, _)| id).collect();
+            ((*model, *tier), leases)
+        });
+        let leases = leases.filter(|(_, leases)| !leases.is_empty()).collect();
+        let pledges = self.pledges.iter();
+        let pledges = pledges.map(|(id, slices)| (*id, slices.iter().copied().collect())).collect();
+        Contents { requests, lots, leases, pledges }
+    }
+
+    /// The nodes that may hold a slice for the class, in no order; some more than once.
+    pub(super) fn nodes_for(&self, class: ClassNo) -> impl Iterator<Item = NodeNo> + '_ {
+        let key = self.queue.key(class);
+        let spec = self.families.spec(key.family);
+        let wanted = fit::wanted_promise(spec, key.needed).map_or(0, window);
+        let lots = self.families.lots(key.family).iter();
+        lots.flat_map(move |lot| self.shelves.nodes(*lot, wanted))
+    }
+}
+
+/// Whether a request is like no other: slices are kept for it.
+fn is_lone(request: &Request) -> bool {
+    matches!(request.stage, RequestStage::Pledged { .. })
+}
+
+/// See [`Index::contents`].
+#[cfg(test)]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Contents {
+    requests: Vec<ClassContents>,
+    lots: Vec<(String, ShelfContents)>,
+    leases: BTreeMap<(GpuModel, Tier), BTreeSet<LeaseId>>,
+    pledges: BTreeMap<RequestId, BTreeSet<SliceId>>,
+}
+
+/// The requests of a class in order, their tenant, tier, priority and need, and whether it is lone.
+#[cfg(test)]
+type ClassContents = (Vec<RequestId>, (TenantId, Tier, u8, Millis), bool);

@@ -1,0 +1,107 @@
+//! A plan by the index: the walk sees the classes that are awake, and the nodes that may serve them.
+
+use std::collections::BTreeSet;
+
+use sublet_protocol::commands::PlanGroup;
+use sublet_protocol::ids::{RequestId, TenantId};
+use sublet_protocol::requests::Tier;
+use sublet_protocol::units::GpuMilli;
+
+use super::{ClassNo, Index, NodeNo};
+use crate::matching::Limits;
+use crate::matching::problem::Problem;
+use crate::matching::solve::{self, Source, Spent, Trial};
+use crate::state::{State, StateView};
+
+/// See [`plan_with`](crate::matching::plan_with).
+pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
+    if !index.is_of(view.state) {
+        *index = Index::of(view.state);
+    }
+    index.begin(view.now, limits);
+    let mut problem = Problem::bare(view);
+    let mut walk = ByIndex {
+        index,
+        limits,
+        brought: BTreeSet::new(),
+        moved: Vec::new(),
+        restless: Vec::new(),
+    };
+    let groups = solve::solve(&mut problem, &mut walk, limits.preemption);
+    let ByIndex { index, moved, restless, .. } = walk;
+    for class in restless {
+        index.queue.wake(class);
+    }
+    for class in moved {
+        index.queue.rewind(class);
+    }
+    index.proposed.extend(groups.iter().map(PlanGroup::request));
+    groups
+}
+
+/// The index as a source of requests.
+struct ByIndex<'i> {
+    index: &'i mut Index,
+    limits: &'i Limits,
+    /// Nodes whose slots are in the problem.
+    brought: BTreeSet<NodeNo>,
+    /// Classes whose cursor is not at their first request.
+    moved: Vec<ClassNo>,
+    /// Classes that sleep for the rest of this plan only.
+    restless: Vec<ClassNo>,
+}
+
+impl Source for ByIndex<'_> {
+    fn tenants(&mut self, tier: Tier) -> Vec<TenantId> {
+        let busy = self.index.queue.busy(tier);
+        let mut tenants: Vec<TenantId> = busy.map(|no| self.index.tenant_name(no)).collect();
+        tenants.sort_unstable();
+        tenants
+    }
+
+    fn next(&mut self, tier: Tier, tenant: TenantId) -> Option<RequestId> {
+        let tenant = self.index.tenant_number(tenant)?;
+        self.index.queue.first(tenant, tier).map(|(_, request)| request)
+    }
+
+    fn bring(&mut self, problem: &mut Problem<'_>, id: RequestId) {
+        let Some(class) = self.index.queue.find(id) else { return };
+        let fresh: Vec<NodeNo> =
+            self.index.nodes_for(class).filter(|node| self.brought.insert(*node)).collect();
+        let names = fresh.into_iter().map(|node| self.index.shelves.name(node));
+        problem.add_nodes(names.filter(|node| !self.limits.unheard.contains(node)));
+    }
+
+    fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>) {
+        let Some(class) = self.index.queue.find(id) else { return };
+        if trial.is_served {
+            self.index.queue.advance(class);
+            self.moved.push(class);
+            return;
+        }
+        self.index.queue.sleep(class);
+        if !trial.is_lasting || self.index.queue.is_lone(class) {
+            self.restless.push(class);
+            return;
+        }
+        if is_short_of_quota(self.index, state, trial.spent, class) {
+            self.index.short_of_quota.insert(class);
+        }
+        if self.index.queue.key(class).tier > Tier::Opportunistic {
+            self.index.watchers.insert(class);
+        }
+    }
+}
+
+/// Whether more quota could open something for the class.
+fn is_short_of_quota(index: &Index, state: &State, spent: &Spent, class: ClassNo) -> bool {
+    let family = index.queue.key(class).family;
+    let (spec, tenant) = (index.families.spec(family), index.queue.key(class).tenant);
+    let tenant = index.tenant_name(tenant);
+    let count = u64::from(spec.count);
+    let mut kinds = index.families.lots(family).iter().filter_map(|lot| index.shelves.kind(*lot));
+    kinds.any(|kind| {
+        let total = kind.capacity.gpu.checked_mul(count).unwrap_or(GpuMilli::MAX);
+        total > spent.quota_left(state, tenant, kind.capacity.model)
+    })
+}
