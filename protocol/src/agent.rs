@@ -243,7 +243,10 @@ pub struct Alive {
 }
 
 /// To an agent.
-#[expect(clippy::large_enum_variant, reason = "few are alive at once, and most are grants or small")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few are alive at once, and most are grants or small"
+)]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Down {

@@ -156,6 +156,12 @@ pub enum Rejection {
     /// Ids or counters are used up.
     #[error("a counter is used up")]
     CounterExhausted,
+    /// No such part can be carved out of such a GPU.
+    #[error("no such part can be carved out of the GPU")]
+    PartIllegal,
+    /// Leases or pledges on the GPU leave no room for the part.
+    #[error("what is on the GPU leaves no room for the part")]
+    DeviceTaken,
 }
 
 impl Rejection {
@@ -212,6 +218,8 @@ impl Rejection {
             Rejection::TailEmpty => "TAIL_EMPTY",
             Rejection::TooMany => "TOO_MANY",
             Rejection::CounterExhausted => "COUNTER_EXHAUSTED",
+            Rejection::PartIllegal => "PART_ILLEGAL",
+            Rejection::DeviceTaken => "DEVICE_TAKEN",
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use sublet_protocol::capacity::SliceId;
+use sublet_protocol::capacity::{Origin, SliceId};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::leases::{EndReason, LeaseTerms};
@@ -252,7 +252,11 @@ fn pledge_ended(state: &mut State, request: RequestId) {
 fn granted(state: &mut State, terms: &LeaseTerms) {
     let lease = terms.lease;
     for member in &terms.members {
-        remove_offer(state, member.slice);
+        match member.origin {
+            Origin::Offered => remove_offer(state, member.slice),
+            // The offer of the whole GPU stands for what is left of it.
+            Origin::Carved => {}
+        }
         state.leased.insert(member.slice, lease);
     }
     let now = state.now;

@@ -1,7 +1,8 @@
 //! Whether a slice meets a request: the hard rules, one place for the judge and for the matcher.
 
-use sublet_protocol::capacity::{Capacity, Isolation, Origin, SliceId};
+use sublet_protocol::capacity::{Capacity, Isolation, Origin, Part, SliceId};
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, TenantId};
+use sublet_protocol::leases::Member;
 use sublet_protocol::offers::{IdleFor, OfferTerms};
 use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
@@ -99,7 +100,7 @@ pub(crate) fn wanted_promise(spec: &RequestSpec, needed: Millis) -> Option<Milli
 }
 
 /// Latency-critical work and training get hardware of their own; the rest takes any kind.
-const fn is_isolation_allowed(class: Class, isolation: Isolation) -> bool {
+pub(crate) const fn is_isolation_allowed(class: Class, isolation: Isolation) -> bool {
     match (class, isolation) {
         (_, Isolation::Exclusive | Isolation::Mig) | (Class::Batch | Class::Experiment, _) => true,
         (Class::Latency | Class::Training, Isolation::Mps | Isolation::TimeSlice) => false,
@@ -151,6 +152,15 @@ pub(crate) fn is_preemptible(state: &State, lease: LeaseId, tier: Tier, now: Tim
     lease.terms.tier() < tier && lease.is_running() && has_run
 }
 
+/// What a request would get of a victim's slice: a share is carved anew to what is asked.
+fn recarved(member: &Member, spec: &RequestSpec) -> Capacity {
+    let given = member.capacity;
+    match (member.origin, member.slice.part) {
+        (Origin::Carved, Part::Share { .. }) => Capacity { gpu: given.gpu.min(spec.gpu), ..given },
+        (Origin::Carved | Origin::Offered, _) => given,
+    }
+}
+
 /// The slices of a lease that would serve the request once it is gone, and are kept for nobody.
 pub(crate) fn freed_by(
     state: &State,
@@ -163,7 +173,7 @@ pub(crate) fn freed_by(
         .iter()
         .map(|member| Candidate {
             slice: member.slice,
-            capacity: member.capacity,
+            capacity: recarved(member, spec),
             origin: member.origin,
             idle: None,
         })

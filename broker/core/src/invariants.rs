@@ -7,12 +7,14 @@
 
 use std::collections::BTreeMap;
 
-use sublet_protocol::capacity::SliceId;
+use sublet_protocol::capacity::{Origin, Part, SliceId};
 use sublet_protocol::ids::{GpuModel, LeaseId, TenantId};
+use sublet_protocol::leases::Member;
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::units::GpuMilli;
 
-use crate::state::{Due, LeaseStage, RequestStage, State};
+use crate::partition;
+use crate::state::{Due, LeaseStage, Offer, RequestStage, State};
 
 /// A rule that a state breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,26 +49,71 @@ fn violation(invariant: u8, what: String) -> Violation {
     Violation { invariant, what }
 }
 
-/// INV-1: no two overlapping live slices; what is leased is not offered.
+/// INV-1: no two overlapping live slices, one isolation class on a GPU and no more than it holds; what
+/// is leased is not offered, unless the offer stands for the rest of a GPU that may be divided so.
 fn no_overlapping_leases(state: &State) -> Vec<Violation> {
     let mut found = Vec::new();
-    let mut live: Vec<(SliceId, LeaseId)> = Vec::new();
+    let mut live: BTreeMap<SliceId, LeaseId> = BTreeMap::new();
+    let mut devices: BTreeMap<SliceId, Vec<(LeaseId, &Member)>> = BTreeMap::new();
     for (id, lease) in &state.leases {
-        live.extend(lease.terms.members.iter().map(|member| (member.slice, *id)));
-    }
-    live.sort();
-    for pair in live.windows(2) {
-        let [(a, first), (b, second)] = pair else { continue };
-        let same_device = (a.cluster, a.node, a.device) == (b.cluster, b.node, b.device);
-        if same_device && a.part.overlaps(b.part) {
-            found.push(violation(1, format!("{first} and {second} overlap on {a} and {b}")));
+        for member in &lease.terms.members {
+            let device = SliceId { part: Part::Whole, ..member.slice };
+            devices.entry(device).or_default().push((*id, member));
+            if let Some(other) = live.insert(member.slice, *id) {
+                found.push(violation(1, format!("{other} and {id} both hold {}", member.slice)));
+            }
         }
     }
-    let both = live.iter().filter(|(slice, _)| state.offers.contains_key(slice));
+    for (device, parts) in &devices {
+        found.extend(device_holds(*device, parts));
+        let offer = state.offers.get(device);
+        found.extend(
+            parts
+                .iter()
+                .filter(|(_, m)| !may_be_offered(offer, m))
+                .map(|(id, member)| violation(1, format!("{} of {id} is offered", member.slice))),
+        );
+    }
+    let both = live
+        .iter()
+        .filter(|(slice, _)| slice.part != Part::Whole && state.offers.contains_key(slice));
     found.extend(both.map(|(slice, id)| violation(1, format!("{slice} of {id} is offered"))));
-    let index: BTreeMap<SliceId, LeaseId> = live.into_iter().collect();
-    if index != state.leased {
+    if live != state.leased {
         found.push(violation(1, "the index of leased slices is not that of the leases".into()));
+    }
+    found
+}
+
+/// Whether the offer of the whole GPU may stand while this part of it is leased.
+fn may_be_offered(offer: Option<&Offer>, member: &Member) -> bool {
+    offer.is_none_or(|offer| match member.origin {
+        Origin::Carved => offer.terms.division.allows(member.capacity.isolation),
+        Origin::Offered => false,
+    })
+}
+
+/// The parts of one GPU are disjoint, of one isolation, and together no more than the GPU.
+fn device_holds(device: SliceId, parts: &[(LeaseId, &Member)]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (at, (first, a)) in parts.iter().enumerate() {
+        for (second, b) in &parts[at + 1..] {
+            if partition::overlap(&a.capacity.hardware, a.slice.part, b.slice.part) {
+                let (a, b) = (a.slice, b.slice);
+                found.push(violation(1, format!("{first} and {second} overlap on {a} and {b}")));
+            }
+            if a.capacity.isolation != b.capacity.isolation {
+                found.push(violation(1, format!("{first} and {second} mix on {device}")));
+            }
+        }
+    }
+    let carved = || parts.iter().filter(|(_, member)| member.origin == Origin::Carved);
+    let gpu: u64 = carved().map(|(_, member)| member.capacity.gpu.get()).sum();
+    let memory: u64 = carved().map(|(_, member)| member.capacity.memory.get()).sum();
+    let shares = carved().filter(|(_, member)| matches!(member.slice.part, Part::Share { .. }));
+    let total = shares.filter_map(|(_, member)| member.capacity.hardware.memory_total).min();
+    let room = total.map(|total| total.saturating_sub(partition::memory_margin(total)));
+    if gpu > GpuMilli::DEVICE.get() || room.is_some_and(|room| memory > room.get()) {
+        found.push(violation(1, format!("{device} is carved into more than it holds")));
     }
     found
 }

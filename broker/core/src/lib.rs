@@ -18,6 +18,7 @@ pub mod decide;
 mod evolve;
 mod fit;
 pub mod mutation;
+pub mod partition;
 mod state;
 
 pub mod invariants;

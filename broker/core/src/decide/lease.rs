@@ -1,10 +1,11 @@
 //! A lease's life after the grant: confirmed, refused, used, given back, stopped.
 
-use sublet_protocol::capacity::SliceId;
+use sublet_protocol::capacity::{Origin, Part, SliceId};
 use sublet_protocol::commands::{Actor, GuestOutcome, NackReason, USAGE_ENTRIES_MAX, Usage};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, Token};
 use sublet_protocol::leases::{EndReason, Member};
+use sublet_protocol::offers::RescindReason;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{Millis, Timestamp};
 
@@ -119,6 +120,17 @@ pub(super) fn refuse(
     events.extend(ending::begin(id, lease, cause, now));
     if lease.stopped.len() + 1 == lease.terms.members.len() {
         events.extend(ending::finish(state, id, cause, lease.used, now));
+    }
+    if member.origin == Origin::Carved {
+        // It could not be carved: nothing more is, until the agent offers the GPU again.
+        let whole = SliceId { part: Part::Whole, ..slice };
+        let open = state.offers.get(&whole).map(|open| open.terms.generation);
+        let reason = RescindReason::PartRefused;
+        events.extend(open.map(|generation| Event::OfferRescinded {
+            slice: whole,
+            generation,
+            reason,
+        }));
     }
     Ok(events)
 }

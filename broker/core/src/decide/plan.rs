@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use sublet_protocol::capacity::SliceId;
+use sublet_protocol::capacity::{Origin, Part, SliceId};
 use sublet_protocol::commands::{PlanGroup, PlanMember};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId, Token};
 use sublet_protocol::leases::{EndReason, LeaseTerms, Member};
 use sublet_protocol::money::{self, Account, Line, MicroCredits, Price};
-use sublet_protocol::offers::OfferTerms;
+use sublet_protocol::offers::{Division, HostRoom, OfferTerms};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{RequestSpec, Tier};
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
@@ -16,6 +16,7 @@ use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 use super::{Decision, ending};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
+use crate::partition::{self, DeviceRoom};
 use crate::state::{Offer, Request, RequestStage, State};
 
 pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
@@ -32,24 +33,69 @@ pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> 
     }
 }
 
-/// The open offer that a plan's member means, if it still stands and is not kept for another.
+/// What the request would get of the open offer that a plan's member means, if it still stands and is
+/// not kept for another: all of it, or a part that the GPU allows and has room for.
 fn offer_of<'a>(
     state: &'a State,
-    request: RequestId,
+    (id, spec): (RequestId, &RequestSpec),
     member: &PlanMember,
     now: Timestamp,
-) -> Result<&'a Offer, Rejection> {
-    let offer = state.offers.get(&member.slice).ok_or(Rejection::OfferMissing)?;
+) -> Result<(&'a Offer, Candidate), Rejection> {
+    let slice = member.slice;
+    let whole = SliceId { part: Part::Whole, ..slice };
+    let divisible = || {
+        let offer = state.offers.get(&whole);
+        offer.filter(|offer| offer.terms.division != Division::NONE)
+    };
+    let offer = state.offers.get(&slice).or_else(divisible);
+    let offer = offer.ok_or(Rejection::OfferMissing)?;
     if offer.terms.generation != member.generation {
         return Err(Rejection::OfferOld);
     }
     if offer.expires_at <= now {
         return Err(Rejection::OfferExpired);
     }
-    match state.pledged.get(&member.slice) {
-        Some(other) if *other != request => Err(Rejection::SlicePledged),
-        Some(_) | None => Ok(offer),
+    let on_device = |other: &SliceId| SliceId { part: Part::Whole, ..*other } == whole;
+    let kept = state.pledged.range(whole..).take_while(|(other, _)| on_device(other));
+    let mut others = kept.filter(|(_, holder)| **holder != id);
+    if others.any(|(other, _)| other.part.overlaps(slice.part)) {
+        return Err(Rejection::SlicePledged);
     }
+    let mut given = Candidate::of(offer);
+    if slice.part != offer.terms.slice.part {
+        let kept = DeviceRoom::kept(state, &offer.terms);
+        let room = DeviceRoom::leased(state, slice).with_kept(&kept, id);
+        given.capacity = partition::carve(&offer.terms, &room, slice.part, spec)?;
+        (given.slice, given.origin) = (slice, Origin::Carved);
+    } else if !DeviceRoom::leased(state, slice).is_empty() && slice.part == Part::Whole {
+        return Err(Rejection::DeviceTaken);
+    }
+    let used = partition::host_use(state, slice.cluster, slice.node);
+    Ok((offer, given.hosted(offer.terms.host, used, spec)))
+}
+
+type Given<'a> = Vec<(&'a Offer, Candidate)>;
+
+fn offers_of<'a>(
+    state: &'a State,
+    request: (RequestId, &RequestSpec),
+    members: &[PlanMember],
+    now: Timestamp,
+) -> Result<Given<'a>, Rejection> {
+    let given = members.iter().map(|member| offer_of(state, request, member, now));
+    let given: Given<'a> = given.collect::<Result<_, Rejection>>()?;
+    // Several on one node share its host if their offers say so: together they must fit.
+    let spec = request.1;
+    for (offer, _) in &given {
+        let OfferTerms { slice, capacity, host, .. } = offer.terms;
+        let is_here = |other: &Offer| other.terms.slice.node == slice.node;
+        let count = given.iter().filter(|(other, _)| is_here(other)).count();
+        let used = partition::host_use(state, slice.cluster, slice.node);
+        if host == HostRoom::Node && partition::host_seats(&capacity, used, spec) < count {
+            return Err(Rejection::SliceUnfit);
+        }
+    }
+    Ok(given)
 }
 
 fn are_distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
@@ -77,6 +123,12 @@ fn judge(
     let spec = &request.spec;
     let fits = |candidate: &Candidate| fit::misfit(state, spec, candidate, now).is_none();
     if !slices.iter().all(fits) || !fit::stand_as_asked(spec.placement, slices) {
+        return Err(Rejection::SliceUnfit);
+    }
+    // The ranks of a gang take a physical GPU each, as collective libraries demand.
+    let device = |slice: &SliceId| SliceId { part: Part::Whole, ..*slice };
+    let is_carved = slices.iter().any(|given| given.origin == Origin::Carved);
+    if is_carved && !are_distinct(slices.iter().map(|given| device(&given.slice))) {
         return Err(Rejection::SliceUnfit);
     }
     let first = slices.first().ok_or(Rejection::PlanCount)?;
@@ -117,13 +169,10 @@ fn grant(
     if !are_distinct(plan.iter().map(|member| member.slice)) {
         return Err(Rejection::PlanMalformed);
     }
-    let offers: Vec<&Offer> = plan
-        .iter()
-        .map(|member| offer_of(state, id, member, now))
-        .collect::<Result<_, Rejection>>()?;
-    let slices: Vec<Candidate> = offers.iter().map(|offer| Candidate::of(offer)).collect();
+    let given = offers_of(state, (id, &request.spec), plan, now)?;
+    let slices: Vec<Candidate> = given.iter().map(|(_, slice)| *slice).collect();
     let common = judge(state, request, &slices, now)?;
-    let members = offers.iter().zip(&slices).map(|(offer, given)| member(offer, given)).collect();
+    let members = given.iter().map(|(offer, slice)| member(offer, slice)).collect();
     let terms = terms(state, (id, request), members, &common)?;
     let lines = vec![
         Line::debit(Account::Expense(terms.tenant), terms.hold),
@@ -214,11 +263,8 @@ fn preempt(
     if !victims.iter().all(|victim| fit::is_preemptible(state, *victim, tier, now)) {
         return Err(Rejection::VictimProtected);
     }
-    let offers: Vec<&Offer> = free
-        .iter()
-        .map(|member| offer_of(state, id, member, now))
-        .collect::<Result<_, Rejection>>()?;
-    let mut slices: Vec<Candidate> = offers.iter().map(|offer| Candidate::of(offer)).collect();
+    let given = offers_of(state, (id, &request.spec), free, now)?;
+    let mut slices: Vec<Candidate> = given.into_iter().map(|(_, slice)| slice).collect();
     let asked = usize::try_from(request.spec.count).map_err(|_| Rejection::PlanCount)?;
     let total = slices.len() + freed.len();
     for victim in victims {

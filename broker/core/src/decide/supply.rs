@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_protocol::capacity::{Isolation, Part, SliceId};
+use sublet_protocol::capacity::{Isolation, Origin, Part, SliceId};
 use sublet_protocol::commands::{Actor, GuestOutcome, ReclaimCause};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, ClusterId, DeviceId, HostHash, LeaseId, NodeId, Token};
 use sublet_protocol::leases::EndReason;
-use sublet_protocol::offers::{OfferTerms, RescindReason};
+use sublet_protocol::offers::{Division, OfferTerms, RescindReason};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
 use super::ending::{self, Stop};
 use super::{Decision, only_agent, only_leader};
 use crate::mutation::Mutation;
+use crate::partition;
 use crate::state::{Node, State};
 
 pub(super) fn register_node(
@@ -148,7 +149,7 @@ pub(super) fn offer_capacity(
     if moved_from.is_some_and(|from| is_in_use(state, SliceId { node: *from, ..slice })) {
         return Err(Rejection::OfferOverlaps);
     }
-    check_device(state, slice, offer.capacity.isolation)?;
+    check_device(state, offer)?;
     let ttl = offer.ttl.min(state.policy.offer_ttl);
     Ok(vec![Event::CapacityOffered { offer: *offer, expires_at: now.after(ttl) }])
 }
@@ -166,7 +167,12 @@ fn check_numbers(offer: &OfferTerms) -> Result<(), Rejection> {
         capacity.gpu <= GpuMilli::DEVICE && (!is_whole || capacity.gpu == GpuMilli::DEVICE);
     let is_sorted = idle.p10 <= idle.p50 && idle.p50 <= idle.p90;
     let has_memory = capacity.memory <= sublet_protocol::requests::MEMORY_MAX;
-    match is_some && fits_part && fits_gpu && is_sorted && has_memory {
+    // Only a whole GPU can be divided, and nothing holds more than the GPU it is of.
+    let is_divided = offer.division != Division::NONE;
+    let is_sound = partition::is_legal(&capacity.hardware, offer.slice.part)
+        && (is_whole || !is_divided)
+        && capacity.hardware.memory_total.is_none_or(|total| capacity.memory <= total);
+    match is_some && fits_part && fits_gpu && is_sorted && has_memory && is_sound {
         true => Ok(()),
         false => Err(Rejection::OfferInvalid),
     }
@@ -182,23 +188,29 @@ fn is_in_use(state: &State, slice: SliceId) -> bool {
     offered || state.leased.range(first..).next().is_some_and(|(other, _)| same(other))
 }
 
-/// No overlap with what is offered or leased on the device, and one isolation on it.
-fn check_device(state: &State, slice: SliceId, isolation: Isolation) -> Result<(), Rejection> {
+/// No overlap with what is offered or leased on the device, and one isolation on it. A GPU that may be
+/// divided is offered whole also while parts of it are leased that were carved out of it.
+fn check_device(state: &State, offer: &OfferTerms) -> Result<(), Rejection> {
+    let (slice, isolation) = (offer.slice, offer.capacity.isolation);
     let first = SliceId { part: Part::Whole, ..slice };
     let same = |other: &SliceId| {
         (other.cluster, other.node, other.device) == (slice.cluster, slice.node, slice.device)
     };
+    let overlaps = |other: Part| partition::overlap(&offer.capacity.hardware, other, slice.part);
     for (other, id) in state.leased.range(first..).take_while(|(other, _)| same(other)) {
         let members = &state.leases[id].terms.members;
         let member = members.iter().find(|member| member.slice == *other);
-        let mixes = member.is_some_and(|member| member.capacity.isolation != isolation);
-        if other.part.overlaps(slice.part) || mixes {
+        let stands = member.is_some_and(|member| match member.origin {
+            Origin::Carved => offer.division.allows(member.capacity.isolation),
+            Origin::Offered => !overlaps(other.part) && member.capacity.isolation == isolation,
+        });
+        if !stands {
             return Err(Rejection::SliceLeased);
         }
     }
     let offered = state.offers.range(first..).take_while(|(other, _)| same(other));
     for (other, open) in offered.filter(|(other, _)| **other != slice) {
-        if other.part.overlaps(slice.part) || open.terms.capacity.isolation != isolation {
+        if overlaps(other.part) || open.terms.capacity.isolation != isolation {
             return Err(Rejection::OfferOverlaps);
         }
     }
@@ -238,7 +250,40 @@ pub(super) fn reclaim_slice(
     if lease.terms.token != token {
         return Err(Rejection::TokenMismatch);
     }
-    Ok(ending::begin(id, lease, cause.end_reason(), now).into_iter().collect())
+    let mut events: Vec<Event> =
+        ending::begin(id, lease, cause.end_reason(), now).into_iter().collect();
+    if lease.terms.members.iter().any(|m| m.slice == slice && m.origin == Origin::Carved) {
+        events.extend(whole_device_goes(state, (id, slice), cause, now));
+    }
+    Ok(events)
+}
+
+/// The owner takes back a GPU, not a part of it: with one carved part go the others, and nothing more
+/// is carved out until the agent offers it again.
+fn whole_device_goes(
+    state: &State,
+    (id, slice): (LeaseId, SliceId),
+    cause: ReclaimCause,
+    now: Timestamp,
+) -> Vec<Event> {
+    let whole = SliceId { part: Part::Whole, ..slice };
+    let here = state.leased.range(whole..);
+    let here = here.take_while(|(other, _)| SliceId { part: Part::Whole, ..**other } == whole);
+    let others: BTreeSet<LeaseId> = here.map(|(_, lease)| *lease).filter(|l| *l != id).collect();
+    let mut events: Vec<Event> = others
+        .iter()
+        .filter_map(|lease| ending::begin(*lease, &state.leases[lease], cause.end_reason(), now))
+        .collect();
+    if let Some(open) = state.offers.get(&whole) {
+        let reason = match cause {
+            ReclaimCause::OwnerArrived => RescindReason::Owner,
+            ReclaimCause::ForeignUse => RescindReason::ForeignUse,
+            ReclaimCause::DeviceFault => RescindReason::DeviceFault,
+        };
+        let generation = open.terms.generation;
+        events.push(Event::OfferRescinded { slice: whole, generation, reason });
+    }
+    events
 }
 
 pub(super) fn declare_silent(

@@ -167,7 +167,7 @@ impl Leader {
             true => Preemption::Allowed,
             false => Preemption::Suspended,
         };
-        Limits { unheard: self.unheard.clone(), preemption }
+        Limits { unheard: self.unheard.clone(), preemption, typical: None }
     }
 
     /// Whether enough agents have reported, or enough time has passed, to judge who is silent.

@@ -92,17 +92,11 @@ pub fn explain(view: StateView<'_>, request: RequestId) -> Option<Explanation> {
 }
 
 fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Explanation {
-    let (state, now) = (problem.view.state, problem.view.now);
     let mut misses: BTreeMap<WaitReason, (u32, SliceId)> = BTreeMap::new();
     let mut fitting = 0;
-    for slot in problem.nodes.iter().flat_map(|node| &node.slots) {
-        let is_kept = slot.kept_for.is_some_and(|other| other != id);
-        let reason = match fit::misfit(state, &request.spec, &slot.candidate, now) {
-            Some(reason) => Some(reason),
-            None if is_kept => Some(WaitReason::Reservation),
-            None => None,
-        };
-        match reason {
+    let slots = problem.nodes.iter().flat_map(|node| node.slots.iter().map(move |s| (node, s)));
+    for (node, slot) in slots {
+        match place::obstacle(problem, (node, slot), id, &request.spec) {
             Some(reason) => {
                 misses.entry(reason).or_insert((0, slot.candidate.slice)).0 += 1;
             }

@@ -12,6 +12,7 @@ mod order;
 mod place;
 mod preempt;
 mod problem;
+mod score;
 mod solve;
 
 pub use explain::{Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, what_if};
@@ -21,6 +22,7 @@ use std::collections::BTreeSet;
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::ids::{ClusterId, NodeId};
 
+use crate::partition::Typical;
 use crate::state::StateView;
 
 /// What a plan must keep off.
@@ -30,6 +32,8 @@ pub struct Limits {
     pub unheard: BTreeSet<(ClusterId, NodeId)>,
     /// Whether leases may be ended for others; not while a new leader warms up.
     pub preemption: Preemption,
+    /// The load for which placements are scored; none means what waits.
+    pub typical: Option<Typical>,
 }
 
 /// Whether a plan may end leases for others.
@@ -43,7 +47,8 @@ pub enum Preemption {
 
 impl Limits {
     /// None.
-    pub const NONE: Limits = Limits { unheard: BTreeSet::new(), preemption: Preemption::Allowed };
+    pub const NONE: Limits =
+        Limits { unheard: BTreeSet::new(), preemption: Preemption::Allowed, typical: None };
 }
 
 /// What to propose as a plan now; empty if nothing can be granted or freed.
@@ -60,6 +65,9 @@ pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
         return Vec::new();
     }
     let mut problem = problem::Problem::of(view);
+    if let Some(typical) = &limits.typical {
+        problem.expect(typical.clone());
+    }
     problem.nodes.retain(|node| !limits.unheard.contains(&(node.cluster, node.node)));
     let mut lines = order::Lines::new(std::mem::take(&mut problem.lines));
     solve::solve(&mut problem, &mut lines, limits.preemption)

@@ -1,65 +1,188 @@
-//! Where a request is placed: which free slots fit it, what they cost, and which of them it takes.
+//! Where a request is placed: what the free slots could give it, what that costs, and which it takes.
+//!
+//! Of all ways to serve it the one is taken that, in this order: shares a GPU if the request is an
+//! experiment; fragments the nodes least (`score`); rests on the longest promise of idleness; is the
+//! cheapest; has the smallest slice id.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use sublet_protocol::capacity::{Isolation, Origin, Part, SliceId};
 use sublet_protocol::commands::PlanMember;
 use sublet_protocol::ids::{ClusterId, GpuModel, RequestId};
 use sublet_protocol::money::Price;
-use sublet_protocol::requests::Placement;
+use sublet_protocol::offers::HostRoom;
+use sublet_protocol::requests::{Class, Placement, RequestSpec, WaitReason};
 use sublet_protocol::units::GpuMilli;
 
-use super::problem::{NodeSlots, Problem};
+use super::problem::{NodeSlots, Problem, Slot};
+use super::score::{self, Rank};
 use super::solve::Spent;
-use crate::fit;
+use crate::fit::{self, Candidate};
+use crate::partition;
 use crate::state::{Request, State};
 
-/// Slots by their place in the problem: node and slot.
-type Place = (usize, usize);
+/// What one slot would give a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Seat {
+    /// Its place on the node.
+    pub(super) slot: usize,
+    /// All of the slot, or a part carved out of it.
+    pub(super) candidate: Candidate,
+}
 
-/// The slots chosen for a request.
+/// Seats of one node, by the node's place in the problem.
+pub(super) type Group = (usize, Vec<Seat>);
+
+/// The seats chosen for a request.
 pub(super) struct Pick {
     pub(super) cluster: ClusterId,
     pub(super) model: GpuModel,
     pub(super) price: Price,
     pub(super) total: GpuMilli,
-    places: Vec<Place>,
+    seats: Vec<(usize, Seat)>,
 }
 
 impl Pick {
-    /// Takes the slots out of the problem.
+    /// Takes the seats out of the problem.
     pub(super) fn take(self, nodes: &mut [NodeSlots]) -> Vec<PlanMember> {
-        let members = self.places.iter().map(|(node, slot)| {
-            let slot = &mut nodes[*node].slots[*slot];
-            slot.is_taken = true;
-            PlanMember { slice: slot.candidate.slice, generation: slot.generation }
+        let members = self.seats.iter().map(|(node, seat)| {
+            let node = &mut nodes[*node];
+            let capacity = &seat.candidate.capacity;
+            node.host.add(capacity.cpu, capacity.host_memory);
+            let slot = &mut node.slots[seat.slot];
+            match (seat.candidate.origin, &mut slot.divided) {
+                (Origin::Carved, Some(divided)) => {
+                    divided.room.take(seat.candidate.slice.part, capacity);
+                }
+                (Origin::Carved | Origin::Offered, _) => slot.is_taken = true,
+            }
+            PlanMember { slice: seat.candidate.slice, generation: slot.generation }
         });
         members.collect()
     }
 }
 
-/// Fitting slots that are alike: one cluster, model and size; by node.
-pub(super) type Alike = BTreeMap<(ClusterId, GpuModel, GpuMilli), Vec<(usize, Vec<usize>)>>;
+/// Fitting seats that are alike: one cluster, model and size; by node. A slot has at most one seat in
+/// each.
+pub(super) type Alike = BTreeMap<(ClusterId, GpuModel, GpuMilli), Vec<Group>>;
 
-/// The request's fitting slots, grouped as a grant must be.
+/// What a slot could give the request, whether or not it fits: all of it, or parts of a GPU that may be
+/// divided. Nothing if it is taken or kept for another.
+pub(super) fn candidates(
+    problem: &Problem<'_>,
+    (node, slot): (&NodeSlots, &Slot),
+    id: RequestId,
+    spec: &RequestSpec,
+) -> Vec<Candidate> {
+    let offered = slot.candidate;
+    if slot.is_taken {
+        return Vec::new();
+    }
+    let Some(divided) = &slot.divided else {
+        let is_kept = slot.kept_for.is_some_and(|other| other != id);
+        let given = offered.hosted(slot.host, node.host, spec);
+        return if is_kept { Vec::new() } else { vec![given] };
+    };
+    let Some(offer) = problem.view.state.offers.get(&offered.slice) else { return Vec::new() };
+    let terms = offer.terms();
+    let room = divided.room.with_kept(&divided.kept, id);
+    let own = divided.kept.iter().find(|kept| kept.request == id).map(|kept| kept.part);
+    let parts = own.map_or_else(|| room.parts(terms, spec), |own| vec![own]);
+    let carved = parts.into_iter().filter_map(|part| {
+        let capacity = partition::carve(terms, &room, part, spec).ok()?;
+        let origin = if part == Part::Whole { Origin::Offered } else { Origin::Carved };
+        let slice = SliceId { part, ..offered.slice };
+        Some(Candidate { slice, capacity, origin, ..offered }.hosted(slot.host, node.host, spec))
+    });
+    carved.collect()
+}
+
+/// Why a slot does not serve the request; nothing if it does.
+pub(super) fn obstacle(
+    problem: &Problem<'_>,
+    place: (&NodeSlots, &Slot),
+    id: RequestId,
+    spec: &RequestSpec,
+) -> Option<WaitReason> {
+    let (state, now) = (problem.view.state, problem.view.now);
+    let (_, slot) = place;
+    if slot.divided.is_none() && slot.kept_for.is_some_and(|other| other != id) {
+        return fit::misfit(state, spec, &slot.candidate, now).or(Some(WaitReason::Reservation));
+    }
+    let parts = candidates(problem, place, id, spec);
+    let mut reasons = parts.iter().map(|part| fit::misfit(state, spec, part, now));
+    match reasons.next() {
+        Some(first) if reasons.all(|reason| reason.is_some()) => first,
+        Some(_) => None,
+        // No part can be carved: if even the whole would not fit, that is why.
+        None => fit::misfit(state, spec, &slot.candidate, now).or(Some(WaitReason::NoCapacity)),
+    }
+}
+
+/// The request's fitting seats, grouped as a grant must be.
 pub(super) fn fitting(problem: &Problem<'_>, id: RequestId, request: &Request) -> Alike {
     let (state, now) = (problem.view.state, problem.view.now);
+    let spec = &request.spec;
     let mut alike = Alike::new();
     for (ordinal, node) in problem.nodes.iter().enumerate() {
         for (place, slot) in node.slots.iter().enumerate() {
-            let is_free = !slot.is_taken && slot.kept_for.is_none_or(|other| other == id);
-            if !is_free || fit::misfit(state, &request.spec, &slot.candidate, now).is_some() {
-                continue;
-            }
-            let capacity = slot.candidate.capacity;
-            let nodes = alike.entry((node.cluster, capacity.model, capacity.gpu)).or_default();
-            match nodes.last_mut() {
-                Some((last, slots)) if *last == ordinal => slots.push(place),
-                Some(_) | None => nodes.push((ordinal, vec![place])),
+            for candidate in candidates(problem, (node, slot), id, spec) {
+                if fit::misfit(state, spec, &candidate, now).is_some() {
+                    continue;
+                }
+                let capacity = candidate.capacity;
+                let groups = alike.entry((node.cluster, capacity.model, capacity.gpu)).or_default();
+                add(groups, ordinal, Seat { slot: place, candidate }, spec.class);
             }
         }
     }
+    for groups in alike.values_mut() {
+        for (node, seats) in groups.iter_mut() {
+            limit_to_host(&problem.nodes[*node], seats, spec);
+        }
+        groups.retain(|(_, seats)| !seats.is_empty());
+    }
     alike
+}
+
+/// Adds a seat to its node; of two seats of one slot the one is kept that the class prefers.
+fn add(groups: &mut Vec<Group>, node: usize, seat: Seat, class: Class) {
+    if groups.last().is_none_or(|(last, _)| *last != node) {
+        groups.push((node, Vec::new()));
+    }
+    let Some((_, seats)) = groups.last_mut() else { return };
+    let isolation = |seat: &Seat| seat.candidate.capacity.isolation;
+    match seats.last_mut() {
+        Some(last) if last.slot == seat.slot => {
+            if preference(class, isolation(&seat)) < preference(class, isolation(last)) {
+                *last = seat;
+            }
+        }
+        Some(_) | None => seats.push(seat),
+    }
+}
+
+/// No more seats than the node's host has room for, where they share it.
+fn limit_to_host(node: &NodeSlots, seats: &mut Vec<Seat>, spec: &RequestSpec) {
+    let shared = seats.iter().filter(|seat| node.slots[seat.slot].host == HostRoom::Node);
+    let room = shared
+        .map(|seat| {
+            let whole = &node.slots[seat.slot].candidate.capacity;
+            partition::host_seats(whole, node.host, spec)
+        })
+        .min();
+    seats.truncate(room.unwrap_or(usize::MAX));
+}
+
+/// Experiments share a GPU first; nobody else minds.
+const fn preference(class: Class, isolation: Isolation) -> u8 {
+    match (class, isolation) {
+        (Class::Experiment, Isolation::Mps | Isolation::TimeSlice) => 0,
+        (Class::Experiment, Isolation::Mig) => 1,
+        (Class::Experiment, Isolation::Exclusive) => 2,
+        (Class::Latency | Class::Training | Class::Batch, _) => 0,
+    }
 }
 
 /// The posted price of a cluster's model for the request, if it is allowed.
@@ -75,7 +198,7 @@ pub(super) fn price(
     is_allowed.then_some(price)
 }
 
-/// The cheapest group of alike slots with room; the tightest among equals.
+/// The best way to serve the request now, as the module says; nothing if there is none.
 pub(super) fn pick(
     problem: &Problem<'_>,
     spent: &Spent,
@@ -84,75 +207,113 @@ pub(super) fn pick(
 ) -> Option<Pick> {
     let state = problem.view.state;
     let count = usize::try_from(request.spec.count).ok()?;
-    let mut best: Option<((i128, usize), Pick)> = None;
-    for ((cluster, model, gpu), nodes) in fitting(problem, id, request) {
+    let mut best: Option<(Rank, Pick)> = None;
+    let mut scores = score::Scores::new(problem, &request.spec);
+    for ((cluster, model, gpu), groups) in fitting(problem, id, request) {
         let Some(price) = price(state, request, cluster, model) else { continue };
         let total = gpu.checked_mul(u64::from(request.spec.count))?;
         if total > spent.quota_left(state, request.tenant, model) {
             continue;
         }
-        let Some((places, left)) = place(problem, request.spec.placement, &nodes, count) else {
-            continue;
-        };
         let cost = i128::from(price.per_gpu_hour.get()) * i128::from(total.get());
-        let rank = (cost, left);
-        if best.as_ref().is_none_or(|(known, _)| rank < *known) {
-            best = Some((rank, Pick { cluster, model, price, total, places }));
+        for seats in choices(problem, request.spec.placement, groups, count) {
+            let isolation = seats.first().map(|(_, seat)| seat.candidate.capacity.isolation);
+            let preference = isolation.map_or(0, |kind| preference(request.spec.class, kind));
+            let rank = scores.rank(preference, &seats, cost);
+            if best.as_ref().is_none_or(|(known, _)| rank < *known) {
+                best = Some((rank, Pick { cluster, model, price, total, seats }));
+            }
         }
     }
     best.map(|(_, pick)| pick)
 }
 
-/// `count` slots that stand as asked, and how many alike stay free on the nodes used.
-fn place(
+/// Every set of `count` seats worth a look: on each node (or island) with room one for a gang and each
+/// seat for a single; over several nodes only if no node has room and that is allowed.
+fn choices(
     problem: &Problem<'_>,
     placement: Placement,
-    nodes: &[(usize, Vec<usize>)],
+    groups: Vec<Group>,
     count: usize,
-) -> Option<(Vec<Place>, usize)> {
+) -> Vec<Vec<(usize, Seat)>> {
     let groups = match placement {
-        Placement::Cluster | Placement::Node => nodes.to_vec(),
-        Placement::Island => by_island(problem, nodes),
+        Placement::Cluster | Placement::Node => groups,
+        Placement::Island => by_island(&groups),
     };
-    let fits = groups.iter().filter(|(_, slots)| slots.len() >= count);
-    if let Some((node, slots)) = fits.min_by_key(|(_, slots)| slots.len()) {
-        let places = slots[..count].iter().map(|slot| (*node, *slot)).collect();
-        return Some((places, slots.len() - count));
-    }
-    match placement {
-        Placement::Cluster => spread(groups, count),
-        Placement::Node | Placement::Island => None,
-    }
-}
-
-fn by_island(problem: &Problem<'_>, nodes: &[(usize, Vec<usize>)]) -> Vec<(usize, Vec<usize>)> {
-    let mut islands: BTreeMap<(usize, u16), Vec<usize>> = BTreeMap::new();
-    for (node, slots) in nodes {
-        for slot in slots {
-            let island = problem.nodes[*node].slots[*slot].candidate.capacity.island;
-            islands.entry((*node, island)).or_default().push(*slot);
+    let mut choices = Vec::new();
+    for (node, seats) in groups.iter().filter(|(_, seats)| seats.len() >= count) {
+        if count == 1 {
+            choices.extend(distinct(problem, *node, seats).map(|seat| vec![(*node, seat)]));
+        } else {
+            let chosen = arranged(seats, count);
+            choices.push(chosen.into_iter().map(|seat| (*node, seat)).collect());
         }
     }
-    islands.into_iter().map(|((node, _), slots)| (node, slots)).collect()
+    if choices.is_empty() && placement == Placement::Cluster {
+        choices.extend(spread(groups, count));
+    }
+    choices
+}
+
+/// One seat of each kind: those of whole GPUs of one node that promise the same are alike.
+fn distinct<'a>(
+    problem: &'a Problem<'_>,
+    node: usize,
+    seats: &'a [Seat],
+) -> impl Iterator<Item = Seat> + 'a {
+    let mut seen = BTreeSet::new();
+    seats.iter().copied().filter(move |seat| {
+        let slot = &problem.nodes[node].slots[seat.slot];
+        let is_plain = slot.divided.as_ref().is_none_or(|divided| divided.is_untouched());
+        let idle = score::promise(problem, &seat.candidate);
+        let capacity = &seat.candidate.capacity;
+        !is_plain || seen.insert((idle, capacity.isolation, capacity.memory, capacity.island))
+    })
+}
+
+/// `count` seats that break up the fewest islands: all on the smallest that has room, else the largest
+/// islands first.
+fn arranged(seats: &[Seat], count: usize) -> Vec<Seat> {
+    let mut islands: BTreeMap<u16, Vec<Seat>> = BTreeMap::new();
+    for seat in seats {
+        islands.entry(seat.candidate.capacity.island).or_default().push(*seat);
+    }
+    let roomy = islands.values().filter(|seats| seats.len() >= count).min_by_key(|s| s.len());
+    if let Some(seats) = roomy {
+        return seats[..count].to_vec();
+    }
+    let mut islands: Vec<Vec<Seat>> = islands.into_values().collect();
+    islands.sort_by_key(|seats| Reverse(seats.len()));
+    islands.into_iter().flatten().take(count).collect()
+}
+
+fn by_island(groups: &[Group]) -> Vec<Group> {
+    let mut islands: BTreeMap<(usize, u16), Vec<Seat>> = BTreeMap::new();
+    for (node, seats) in groups {
+        for seat in seats {
+            islands.entry((*node, seat.candidate.capacity.island)).or_default().push(*seat);
+        }
+    }
+    islands.into_iter().map(|((node, _), seats)| (node, seats)).collect()
 }
 
 /// No single node has room: the fullest nodes whole, the rest where it fits best.
-fn spread(mut groups: Vec<(usize, Vec<usize>)>, count: usize) -> Option<(Vec<Place>, usize)> {
-    groups.sort_by_key(|(node, slots)| (Reverse(slots.len()), *node));
-    let mut places = Vec::with_capacity(count);
+fn spread(mut groups: Vec<Group>, count: usize) -> Option<Vec<(usize, Seat)>> {
+    groups.sort_by_key(|(node, seats)| (Reverse(seats.len()), *node));
+    let mut chosen = Vec::with_capacity(count);
     let mut rest = groups.as_slice();
-    while places.len() < count {
-        let wanted = count - places.len();
-        let best = rest.iter().rposition(|(_, slots)| slots.len() >= wanted);
-        let (node, slots) = match best {
+    while chosen.len() < count {
+        let wanted = count - chosen.len();
+        let best = rest.iter().rposition(|(_, seats)| seats.len() >= wanted);
+        let (node, seats) = match best {
             Some(last) => &rest[last],
             None => rest.first()?,
         };
-        places.extend(slots.iter().take(wanted).map(|slot| (*node, *slot)));
+        chosen.extend(seats.iter().take(wanted).map(|seat| (*node, *seat)));
         if best.is_some() {
-            return Some((places, slots.len() - wanted));
+            return Some(chosen);
         }
         rest = &rest[1..];
     }
-    Some((places, 0))
+    Some(chosen)
 }

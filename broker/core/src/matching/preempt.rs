@@ -111,11 +111,11 @@ fn rooms(
     if rooms.is_empty() {
         return rooms;
     }
-    for (node, slots) in fitting(problem, id, request).into_values().flatten() {
-        for slot in slots {
-            let slot = &problem.nodes[node].slots[slot];
-            let member = PlanMember { slice: slot.candidate.slice, generation: slot.generation };
-            if let Some(room) = rooms.get_mut(&site(spec.placement, &slot.candidate)) {
+    for (node, seats) in fitting(problem, id, request).into_values().flatten() {
+        for seat in seats {
+            let generation = problem.nodes[node].slots[seat.slot].generation;
+            let member = PlanMember { slice: seat.candidate.slice, generation };
+            if let Some(room) = rooms.get_mut(&site(spec.placement, &seat.candidate)) {
                 room.free.push(member);
             }
         }

@@ -1,26 +1,71 @@
 //! The problem: free slots by node, and the queue.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use sublet_protocol::capacity::{Part, SliceId};
 use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, Region, RequestId, TenantId};
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::offers::{Division, HostRoom};
 use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Timestamp};
 
 use super::order::{Line, lines};
 use crate::fit::Candidate;
+use crate::partition::{self, DeviceRoom, HostUse, Kept, Typical};
 use crate::state::{Offer, State, StateView};
 
-/// A slice that can be granted.
-#[derive(Debug, Clone, Copy)]
+/// How many of the waiting requests say what a typical load is.
+const WAITING_SEEN: usize = 128;
+
+/// A slice that can be granted, or a GPU of which parts can.
+#[derive(Debug, Clone)]
 pub(super) struct Slot {
+    /// All of what is offered.
     pub(super) candidate: Candidate,
     pub(super) generation: u64,
     /// The only request that may have it, if it is kept for one.
     pub(super) kept_for: Option<RequestId>,
     /// Whether this plan has given it away.
     pub(super) is_taken: bool,
+    /// Whose CPU and host memory it names.
+    pub(super) host: HostRoom,
+    /// What is taken of it, if it may be divided.
+    pub(super) divided: Option<Box<Divided>>,
+}
+
+/// A GPU that may be divided.
+#[derive(Debug, Clone)]
+pub(super) struct Divided {
+    /// What leases hold and this plan has given away.
+    pub(super) room: DeviceRoom,
+    /// What is kept for requests besides.
+    pub(super) kept: Vec<Kept>,
+}
+
+impl Divided {
+    /// Whether all of it is free.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.room.is_empty() && self.kept.is_empty()
+    }
+}
+
+impl Slot {
+    pub(super) fn of(state: &State, offer: &Offer) -> Slot {
+        let terms = offer.terms();
+        let divided = (terms.division != Division::NONE).then(|| {
+            let room = DeviceRoom::leased(state, terms.slice);
+            Box::new(Divided { room, kept: DeviceRoom::kept(state, terms) })
+        });
+        Slot {
+            candidate: Candidate::of(offer),
+            generation: terms.generation,
+            kept_for: state.pledged.get(&terms.slice).copied(),
+            is_taken: false,
+            host: terms.host,
+            divided,
+        }
+    }
 }
 
 /// The slots of one node.
@@ -29,6 +74,8 @@ pub(super) struct NodeSlots {
     pub(super) cluster: ClusterId,
     pub(super) node: NodeId,
     pub(super) slots: Vec<Slot>,
+    /// What leases hold of the node's host and this plan has given away.
+    pub(super) host: HostUse,
 }
 
 /// Free slots and the queue.
@@ -37,18 +84,39 @@ pub(super) struct Problem<'a> {
     pub(super) view: StateView<'a>,
     pub(super) nodes: Vec<NodeSlots>,
     pub(super) lines: Vec<Line<'a>>,
+    typical: OnceCell<Typical>,
 }
 
 impl<'a> Problem<'a> {
     pub(super) fn of(view: StateView<'a>) -> Problem<'a> {
-        Problem { view, nodes: nodes(view.state, view.now), lines: lines(view.state) }
+        Problem {
+            view,
+            nodes: nodes(view.state, view.now),
+            lines: lines(view.state),
+            typical: OnceCell::new(),
+        }
+    }
+
+    /// Scores placements for this load instead of for what waits.
+    pub(super) fn expect(&mut self, typical: Typical) {
+        self.typical = OnceCell::from(typical);
+    }
+
+    /// The load for which placements are scored: that of the waiting requests with the smallest ids
+    /// (ids are drawn at random), unless another was given.
+    pub(super) fn typical(&self) -> &Typical {
+        let state = self.view.state;
+        self.typical.get_or_init(|| {
+            let waiting = state.waiting.iter().take(WAITING_SEEN);
+            Typical::waiting(waiting.map(|id| &state.requests[id].spec))
+        })
     }
 }
 
 impl<'a> Problem<'a> {
     /// With no slots and no queue yet.
     pub(super) fn bare(view: StateView<'a>) -> Problem<'a> {
-        Problem { view, nodes: Vec::new(), lines: Vec::new() }
+        Problem { view, nodes: Vec::new(), lines: Vec::new(), typical: OnceCell::new() }
     }
 
     /// Adds the slots of these nodes, which are not there yet.
@@ -60,10 +128,10 @@ impl<'a> Problem<'a> {
             let here = state.offers.range(first..);
             let here = here.take_while(|(slice, _)| (slice.cluster, slice.node) == (cluster, node));
             let standing = here.filter(|(_, offer)| offer.expires_at() > now);
-            let slots: Vec<Slot> =
-                standing.map(|(slice, offer)| slot(state, slice, offer)).collect();
+            let slots: Vec<Slot> = standing.map(|(_, offer)| Slot::of(state, offer)).collect();
             if !slots.is_empty() {
-                self.nodes.push(NodeSlots { cluster, node, slots });
+                let host = partition::host_use(state, cluster, node);
+                self.nodes.push(NodeSlots { cluster, node, slots, host });
             }
         }
         if self.nodes.len() > known {
@@ -72,19 +140,10 @@ impl<'a> Problem<'a> {
     }
 }
 
-fn slot(state: &State, slice: &SliceId, offer: &Offer) -> Slot {
-    Slot {
-        candidate: Candidate::of(offer),
-        generation: offer.terms().generation,
-        kept_for: state.pledged.get(slice).copied(),
-        is_taken: false,
-    }
-}
-
 fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots> {
     let mut nodes: Vec<NodeSlots> = Vec::new();
     for (slice, offer) in state.offers.iter().filter(|(_, offer)| offer.expires_at() > now) {
-        let slot = slot(state, slice, offer);
+        let slot = Slot::of(state, offer);
         match nodes.last_mut() {
             // Slices are ordered by cluster and node.
             Some(last) if (last.cluster, last.node) == (slice.cluster, slice.node) => {
@@ -93,6 +152,7 @@ fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots> {
             Some(_) | None => nodes.push(NodeSlots {
                 cluster: slice.cluster,
                 node: slice.node,
+                host: partition::host_use(state, slice.cluster, slice.node),
                 slots: vec![slot],
             }),
         }

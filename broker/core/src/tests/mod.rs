@@ -3,6 +3,7 @@
 mod leader;
 mod leases;
 mod matching;
+mod partition;
 mod plans;
 mod requests;
 mod supply;

@@ -2,14 +2,15 @@
 //! hold, the state is the fold of the journal, and the books balance (the world checks each step).
 
 use proptest::prelude::*;
-use sublet_protocol::capacity::SliceId;
+use sublet_protocol::capacity::{Part, PciDevice, SliceId};
 use sublet_protocol::commands::{
-    Actor, Command, GuestOutcome, NackReason, PlanGroup, ReclaimCause,
+    Actor, Command, GuestOutcome, NackReason, PlanGroup, PlanMember, ReclaimCause,
 };
+use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, RequestId, Token};
-use sublet_protocol::offers::RescindReason;
+use sublet_protocol::offers::{Division, HostRoom, MigMode, OfferTerms, RescindReason, SharedBy};
 use sublet_protocol::requests::{Class, RequestSpec};
-use sublet_protocol::units::{GpuMilli, Seconds};
+use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
 
 use crate::matching::index::Index;
 use crate::matching::{self, Limits, Preemption};
@@ -54,7 +55,7 @@ fn step() -> impl Strategy<Value = Step> {
             }
         ),
         5 => Just(Step::Plan),
-        1 => (1_u128..60, prop::collection::vec(0..GPUS, 0..4))
+        2 => (1_u128..60, prop::collection::vec(0..3 * GPUS, 0..4))
             .prop_map(|(request, gpus)| Step::GrantAnything { request, gpus }),
         1 => (1_u128..60, lease.clone(), prop::collection::vec(0..GPUS, 0..4))
             .prop_map(|(request, lease, gpus)| Step::PreemptAnything { request, lease, gpus }),
@@ -85,12 +86,40 @@ fn boot_of(world: &World, slice: SliceId) -> Boot {
     world.state.nodes().get(&(slice.cluster, slice.node)).map_or(Boot::new(1), |n| n.boot())
 }
 
+/// What the agent of a GPU says of it: whole only, or in parts, and sometimes otherwise than before.
+fn any_offer(number: u64, generation: u64, boot: Boot) -> OfferTerms {
+    let mut terms = offer(gpu(number), generation, boot.get());
+    terms.capacity.hardware.pci = Some(PciDevice::new(0x2330));
+    terms.division = match (number % 4, generation % 5) {
+        (0, _) | (_, 0) => Division::NONE,
+        (1, _) => Division { mig: MigMode::On, shared: None },
+        (2, _) => Division { mig: MigMode::Off, shared: Some(SharedBy::TimeSlice) },
+        (_, _) => Division { mig: MigMode::On, shared: Some(SharedBy::Mps) },
+    };
+    if number < 8 {
+        terms.host = HostRoom::Node;
+    }
+    terms
+}
+
+/// A GPU of the plan, a MIG instance of it or a share, legal or not.
+fn any_member(world: &World, number: u64) -> PlanMember {
+    let whole = world.member(gpu(number % GPUS));
+    let low = u8::try_from(number % 7).unwrap();
+    let part = match number / GPUS {
+        0 => Part::Whole,
+        1 => Part::Mig { profile: [19, 14, 9, 5, 0, 1, 15][usize::from(low)], start: low },
+        _more => Part::Share { index: low },
+    };
+    PlanMember { slice: SliceId { part, ..whole.slice }, ..whole }
+}
+
 fn take(world: &mut World, step: Step) {
     match step {
         Step::Later(seconds) => world.later(Seconds::new(seconds)),
         Step::Offer { gpu: number, generation } => {
             let boot = boot_of(world, gpu(number));
-            let offer = offer(gpu(number), generation, boot.get());
+            let offer = any_offer(number, generation, boot);
             world.ask(agent(gpu(number)), None, Command::OfferCapacity { offer });
         }
         Step::Rescind { gpu: number } => {
@@ -105,7 +134,10 @@ fn take(world: &mut World, step: Step) {
             let classes = [Class::Latency, Class::Training, Class::Batch, Class::Experiment];
             let class = classes[usize::from(class)];
             let duration = Seconds::new(hours * 3_600);
-            let spec = RequestSpec { duration, ..spec(class, count) };
+            let (gpu, memory, cpu) = [(1_000, 20_000, 0), (142, 9_000, 2_000), (300, 0, 6_000)]
+                [usize::try_from(number % 3).unwrap()];
+            let (gpu, memory, cpu) = (GpuMilli::new(gpu), MiB::new(memory), CpuMilli::new(cpu));
+            let spec = RequestSpec { duration, gpu, memory, cpu, ..spec(class, count) };
             let request = RequestId::new(number);
             let submit = Command::SubmitRequest { request, tenant: tenant(name), spec };
             world.ask(user(name), None, submit);
@@ -114,7 +146,7 @@ fn take(world: &mut World, step: Step) {
             world.plan();
         }
         Step::GrantAnything { request, gpus } => {
-            let members = gpus.into_iter().map(|number| world.member(gpu(number))).collect();
+            let members = gpus.into_iter().map(|number| any_member(world, number)).collect();
             world.commit(PlanGroup::Grant { request: RequestId::new(request), members });
         }
         Step::PreemptAnything { request, lease, gpus } => {
@@ -305,4 +337,16 @@ fn a_long_walk_grants_ends_and_preempts_and_an_index_follows_it() {
     let count = |name: &str| world.journal.iter().filter(|r| r.event.name() == name).count();
     let seen = ["lease_granted", "lease_activated", "lease_ended", "capacity_pledged"].map(count);
     assert!(seen.iter().all(|number| *number >= 5), "the walk reaches everything: {seen:?}");
+    let members = world.journal.iter().filter_map(|record| match &record.event {
+        Event::LeaseGranted { terms, .. } => Some(terms.members.iter()),
+        _other => None,
+    });
+    let parts: Vec<Part> = members.flatten().map(|member| member.slice.part).collect();
+    let count = |is: fn(&Part) -> bool| parts.iter().filter(|part| is(part)).count();
+    let seen = [
+        count(|part| matches!(part, Part::Whole)),
+        count(|part| matches!(part, Part::Mig { .. })),
+        count(|part| matches!(part, Part::Share { .. })),
+    ];
+    assert!(seen.iter().all(|number| *number >= 5), "it carves everything: {seen:?}");
 }

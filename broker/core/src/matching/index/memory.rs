@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_protocol::capacity::SliceId;
+use sublet_protocol::capacity::{Origin, Part, SliceId};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
+use sublet_protocol::leases::LeaseTerms;
+use sublet_protocol::offers::HostRoom;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::Tier;
 #[cfg(test)]
@@ -49,6 +51,10 @@ pub struct Index {
     pub(super) short_of_quota: BTreeSet<ClassNo>,
     /// Classes that sleep and could end other leases, if there were some to end.
     pub(super) watchers: BTreeSet<ClassNo>,
+    /// By lease: the parts that it carves out of GPUs.
+    carved: BTreeMap<LeaseId, Vec<SliceId>>,
+    /// Whether any offer ever named the host room of a whole node.
+    is_host_shared: bool,
     limits: Limits,
 }
 
@@ -76,6 +82,8 @@ impl Index {
             proposed: BTreeSet::new(),
             short_of_quota: BTreeSet::new(),
             watchers: BTreeSet::new(),
+            carved: BTreeMap::new(),
+            is_host_shared: false,
             limits: Limits::NONE,
         };
         for slice in state.offers.keys() {
@@ -86,6 +94,7 @@ impl Index {
         }
         for id in state.leases.keys() {
             index.lease(state, *id);
+            index.carved(&state.leases[id].terms);
         }
         for (slice, request) in &state.pledged {
             index.pledges.entry(*request).or_default().push(*slice);
@@ -119,6 +128,7 @@ impl Index {
             Event::PledgeEnded { request } => {
                 for slice in self.pledges.remove(request).unwrap_or_default() {
                     self.offered(state, slice);
+                    self.part_freed(state, slice);
                 }
                 self.request(state, *request);
             }
@@ -127,6 +137,7 @@ impl Index {
                 for member in &terms.members {
                     self.slice(state, member.slice);
                 }
+                self.carved(terms);
                 self.request(state, terms.request);
                 self.lease(state, terms.lease);
             }
@@ -135,6 +146,13 @@ impl Index {
             }
             Event::LeaseEnded { lease, .. } => {
                 self.lease(state, *lease);
+                for slice in self.carved.remove(lease).unwrap_or_default() {
+                    self.part_freed(state, slice);
+                }
+                if self.is_host_shared {
+                    // What a lease held of its node's host is free for all others there.
+                    self.wake_all();
+                }
                 for class in std::mem::take(&mut self.short_of_quota) {
                     self.queue.wake(class);
                 }
@@ -225,6 +243,23 @@ impl Index {
         }
     }
 
+    /// A part of a GPU is free again: whom the rest of the GPU may serve, looks again.
+    fn part_freed(&mut self, state: &State, slice: SliceId) {
+        let whole = SliceId { part: Part::Whole, ..slice };
+        if slice != whole && state.offers.contains_key(&whole) {
+            self.offered(state, whole);
+        }
+    }
+
+    /// Remembers the parts that a lease carves out of GPUs: its end frees them without an offer.
+    fn carved(&mut self, terms: &LeaseTerms) {
+        let carved = terms.members.iter().filter(|member| member.origin == Origin::Carved);
+        let slices: Vec<SliceId> = carved.map(|member| member.slice).collect();
+        if !slices.is_empty() {
+            self.carved.insert(terms.lease, slices);
+        }
+    }
+
     /// Brings a slice up to date; its lot, if it is on offer.
     fn slice(&mut self, state: &State, slice: SliceId) -> Option<LotNo> {
         let known = self.shelves.find_node(slice.cluster, slice.node);
@@ -233,6 +268,7 @@ impl Index {
             self.shelves.take(slot);
         }
         let offer = state.offers.get(&slice)?;
+        self.is_host_shared |= offer.terms().host == HostRoom::Node;
         let kind = Kind::of(&slice, offer.capacity());
         let (lot, is_new) = self.shelves.lot(&kind);
         if is_new {

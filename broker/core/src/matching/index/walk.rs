@@ -20,6 +20,9 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
     }
     index.begin(view.now, limits);
     let mut problem = Problem::bare(view);
+    if let Some(typical) = &limits.typical {
+        problem.expect(typical.clone());
+    }
     let mut walk = ByIndex {
         index,
         limits,
