@@ -9,5 +9,6 @@
 pub mod chaos;
 pub(crate) mod checker;
 pub mod generator;
+pub mod lending;
 pub mod replay;
 pub mod traces;

@@ -8,7 +8,8 @@ use anyhow::anyhow;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::civil::Date;
-use sublet_protocol::units::Permille;
+use sublet_protocol::units::{Permille, Seconds};
+use sublet_simulations::lending;
 use sublet_simulations::replay::{Options, Policy, Report, Window, Workload, replay};
 
 use super::{Failure, print};
@@ -39,6 +40,16 @@ pub(super) struct Arguments {
     /// Check the invariants at every so many commands (1 = after each; slow).
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     check_every: u64,
+    /// Charge what lending costs (policy sublet): owners run their own queues, idleness must be seen,
+    /// guests are stopped when an owner comes back, and start, stage and lose work.
+    #[arg(long)]
+    charged: bool,
+    /// Seconds a guest fetches data before it works.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "charged")]
+    staging: u64,
+    /// Seconds between two checkpoints of a guest; 0 = never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1_800, requires = "charged")]
+    checkpoint: u64,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -103,6 +114,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let workload = Workload::philly(&arguments.data, window, arguments.rho)
         .map_err(|error| Failure::Input(error.into()))?;
     let policy = Policy::from(arguments.policy);
+    if arguments.charged {
+        return charged(arguments, policy, &workload);
+    }
     let bar = progress_bar(workload.jobs.len());
     let began = Instant::now();
     let options = Options { check_every: arguments.check_every };
@@ -118,13 +132,51 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         false => report.to_string(),
     };
     print(&text)?;
-    if report.is_sound() {
-        return Ok(());
+    match report.is_sound() {
+        true => Ok(()),
+        false => Err(broken(report.invariants.violations)),
     }
-    Err(Failure::Work(anyhow!(
-        "the rules were broken: {} violations",
-        report.invariants.violations
-    )))
+}
+
+/// Prints the report of a charged replay.
+fn charged(arguments: &Arguments, policy: Policy, workload: &Workload) -> Result<(), Failure> {
+    if policy != Policy::Sublet {
+        let what = format!("--charged is about lending: it goes with --policy sublet, not {policy}");
+        return Err(Failure::Input(anyhow!(what)));
+    }
+    let friction = lending::Friction {
+        staging: Seconds::new(arguments.staging),
+        checkpoint: Some(Seconds::new(arguments.checkpoint)).filter(|every| *every > Seconds::ZERO),
+        ..lending::Friction::default()
+    };
+    let options = lending::Options {
+        friction,
+        check_every: arguments.check_every,
+        ..lending::Options::default()
+    };
+    let bar = progress_bar(workload.jobs.len());
+    let began = Instant::now();
+    let lent = lending::replay(workload, options, &mut |jobs| {
+        bar.set_position(u64::try_from(jobs).unwrap_or(u64::MAX));
+    });
+    bar.finish_and_clear();
+    let lent = lent.map_err(|error| Failure::Work(error.into()))?;
+    let window = Window { first: arguments.from, days: arguments.days };
+    let run = (options, window, arguments.rho);
+    let report = lending::Report::new(workload, run, &lent, began.elapsed());
+    let text = match arguments.json {
+        true => serde_json::to_string(&report).map_err(|error| Failure::Work(error.into()))? + "\n",
+        false => report.to_string(),
+    };
+    print(&text)?;
+    match report.is_sound() {
+        true => Ok(()),
+        false => Err(broken(report.invariants.violations)),
+    }
+}
+
+fn broken(violations: u64) -> Failure {
+    Failure::Work(anyhow!("the rules were broken: {violations} violations"))
 }
 
 /// A bar on standard error if that is a terminal, else nothing.

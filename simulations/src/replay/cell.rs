@@ -26,16 +26,18 @@ use super::GPUS_PER_NODE;
 const TERM: u64 = 1;
 /// Offers and promises of idle time outlast every trace: ten years.
 const FOR_EVER: Seconds = Seconds::new(10 * 365 * 86_400);
+/// A promise that outlasts every trace.
+const IDLE_FOR_EVER: IdleFor = IdleFor { p10: FOR_EVER, p50: FOR_EVER, p90: FOR_EVER };
 /// Violations kept word by word; the rest is counted.
 const VIOLATIONS_KEPT: usize = 10;
 /// The smaller of Philly's two kinds of GPU; every job of a replay asks for it.
-pub(super) const GPU_MEMORY: MiB = MiB::new(12 * 1_024);
+pub(crate) const GPU_MEMORY: MiB = MiB::new(12 * 1_024);
 /// One currency unit per GPU-hour, whatever the tier.
 const PRICE: MicroCredits = MicroCredits::new(MicroCredits::PER_UNIT);
 /// A tenant may have as many requests open as the longest trace has jobs.
 const REQUESTS_PER_TENANT: u32 = 10_000_000;
 /// Each node's agent starts once.
-const BOOT: Boot = Boot::new(1);
+pub(crate) const BOOT: Boot = Boot::new(1);
 
 /// Why a replay stopped. Each is a bug here or in the rules, never in the trace.
 #[derive(Debug, thiserror::Error)]
@@ -60,13 +62,13 @@ pub enum Error {
 }
 
 /// A cell of a broker, without the broker.
-pub(super) struct Cell {
+pub(crate) struct Cell {
     state: State,
     accounts: Accounts,
     now: Timestamp,
     check_every: u64,
     /// What was done so far.
-    pub(super) tally: Tally,
+    pub(crate) tally: Tally,
 }
 
 /// Counts of a replay.
@@ -88,7 +90,7 @@ pub struct Tally {
 
 impl Cell {
     /// Founds the cell at `now`; invariants are checked at every `check_every`-th command.
-    pub(super) fn found(now: Timestamp, check_every: u64) -> Result<Cell, Error> {
+    pub(crate) fn found(now: Timestamp, check_every: u64) -> Result<Cell, Error> {
         let (state, accounts, tally) = (State::default(), Accounts::new(), Tally::default());
         let mut cell = Cell { state, accounts, now, check_every, tally };
         let policy = Policy {
@@ -103,7 +105,7 @@ impl Cell {
     }
 
     /// Adds a tenant that may hold up to `quota`.
-    pub(super) fn add_tenant(&mut self, tenant: TenantId, quota: GpuMilli) -> Result<(), Error> {
+    pub(crate) fn add_tenant(&mut self, tenant: TenantId, quota: GpuMilli) -> Result<(), Error> {
         self.done(operator(), Command::CreateTenant { tenant, parent: None })?;
         self.done(operator(), Command::SetQuota { tenant, model: model(), nominal: quota })?;
         for tier in [Tier::Opportunistic, Tier::Standard, Tier::Reserved] {
@@ -114,13 +116,28 @@ impl Cell {
         Ok(())
     }
 
-    /// Adds a cluster of `nodes` nodes, the `ordinal`-th, and offers all its GPUs.
-    pub(super) fn add_cluster(
+    /// Adds a cluster of `nodes` nodes, the `ordinal`-th, and offers all its GPUs for ever.
+    pub(crate) fn add_cluster(
         &mut self,
         cluster: ClusterId,
         owner: TenantId,
         (ordinal, nodes): (usize, u32),
     ) -> Result<(), Error> {
+        for slice in self.register_cluster(cluster, owner, (ordinal, nodes))? {
+            self.offer(slice, 1, IDLE_FOR_EVER)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a cluster of `nodes` nodes, the `ordinal`-th, that offers nothing yet; returns its GPUs in
+    /// the order of its nodes.
+    pub(crate) fn register_cluster(
+        &mut self,
+        cluster: ClusterId,
+        owner: TenantId,
+        (ordinal, nodes): (usize, u32),
+    ) -> Result<Vec<SliceId>, Error> {
+        let mut slices = Vec::new();
         let region = Region::new("replay").expect("a literal id");
         let devices_max = nodes.saturating_mul(GPUS_PER_NODE);
         self.done(operator(), Command::CreateCluster { cluster, owner, region, devices_max })?;
@@ -132,34 +149,34 @@ impl Cell {
             self.done(Actor::Agent { cluster, node }, register)?;
             for gpu in 0..GPUS_PER_NODE {
                 let device = device(ordinal, number, gpu);
-                self.offer(SliceId { cluster, node, device, part: Part::Whole }, 1)?;
+                slices.push(SliceId { cluster, node, device, part: Part::Whole });
             }
         }
-        Ok(())
+        Ok(slices)
     }
 
     /// Sets the clock forward.
-    pub(super) fn advance(&mut self, to: Timestamp) {
+    pub(crate) fn advance(&mut self, to: Timestamp) {
         self.now = self.now.max(to);
     }
 
     /// The time of the next command.
-    pub(super) fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.now
     }
 
     /// The state as a planner sees it.
-    pub(super) fn view(&self) -> StateView<'_> {
+    pub(crate) fn view(&self) -> StateView<'_> {
         StateView { state: &self.state, now: self.now }
     }
 
     /// The books.
-    pub(super) fn accounts(&self) -> &Accounts {
+    pub(crate) fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
     /// Applies a command and posts its records; the answer may be a refusal.
-    pub(super) fn command(&mut self, actor: Actor, command: Command) -> Result<Applied, Error> {
+    pub(crate) fn command(&mut self, actor: Actor, command: Command) -> Result<Applied, Error> {
         self.tally.commands += 1;
         let id = CommandId::new(u128::from(self.tally.commands));
         let stamped = Stamped { id, actor, now: self.now, term: TERM, key: None, command };
@@ -175,7 +192,7 @@ impl Cell {
     }
 
     /// Applies a command that the rules must accept.
-    pub(super) fn done(&mut self, actor: Actor, command: Command) -> Result<Applied, Error> {
+    pub(crate) fn done(&mut self, actor: Actor, command: Command) -> Result<Applied, Error> {
         let name = command.name();
         let applied = self.command(actor, command)?;
         match applied.outcome {
@@ -185,7 +202,7 @@ impl Cell {
     }
 
     /// Checks every invariant of the present state.
-    pub(super) fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         self.tally.checks += 1;
         for violation in invariants::check(&self.state) {
             self.tally.violations += 1;
@@ -196,7 +213,7 @@ impl Cell {
     }
 
     /// The agents of a granted lease confirm all its members, which makes it active.
-    pub(super) fn confirm(&mut self, terms: &LeaseTerms) -> Result<(), Error> {
+    pub(crate) fn confirm(&mut self, terms: &LeaseTerms) -> Result<(), Error> {
         let (lease, token) = (terms.lease, terms.token);
         for Member { slice, boot, .. } in terms.members.iter().copied() {
             let confirm = Command::ConfirmMember { lease, slice, token, boot };
@@ -206,7 +223,21 @@ impl Cell {
     }
 
     /// The agents of a lease report every member stopped, which ends it, and offer the slices anew.
-    pub(super) fn stop(
+    pub(crate) fn stop(
+        &mut self,
+        terms: &LeaseTerms,
+        used: Millis,
+        outcome: GuestOutcome,
+    ) -> Result<(), Error> {
+        self.stop_all(terms, used, outcome)?;
+        for member in &terms.members {
+            self.offer(member.slice, member.generation + 1, IDLE_FOR_EVER)?;
+        }
+        Ok(())
+    }
+
+    /// The agents of a lease report every member stopped, which ends it.
+    pub(crate) fn stop_all(
         &mut self,
         terms: &LeaseTerms,
         used: Millis,
@@ -217,13 +248,16 @@ impl Cell {
             let stopped = Command::ReportStopped { lease, slice, token, boot, used, outcome };
             self.done(agent_of(slice), stopped)?;
         }
-        for member in &terms.members {
-            self.offer(member.slice, member.generation + 1)?;
-        }
         Ok(())
     }
 
-    fn offer(&mut self, slice: SliceId, generation: u64) -> Result<(), Error> {
+    /// A slice's agent offers it.
+    pub(crate) fn offer(
+        &mut self,
+        slice: SliceId,
+        generation: u64,
+        idle_for: IdleFor,
+    ) -> Result<(), Error> {
         let capacity = Capacity {
             model: model(),
             gpu: GpuMilli::DEVICE,
@@ -239,7 +273,7 @@ impl Cell {
             generation,
             boot: BOOT,
             capacity,
-            idle_for: IdleFor { p10: FOR_EVER, p50: FOR_EVER, p90: FOR_EVER },
+            idle_for,
             recall_notice: Seconds::ZERO,
             ttl: FOR_EVER,
             division: Division::NONE,
@@ -250,17 +284,17 @@ impl Cell {
 }
 
 /// The one GPU model of a replay.
-pub(super) fn model() -> GpuModel {
+pub(crate) fn model() -> GpuModel {
     GpuModel::new("replay").expect("a literal id")
 }
 
 /// Who speaks for a slice.
-pub(super) fn agent_of(slice: SliceId) -> Actor {
+pub(crate) fn agent_of(slice: SliceId) -> Actor {
     Actor::Agent { cluster: slice.cluster, node: slice.node }
 }
 
 /// A user of `tenant`.
-pub(super) fn user_of(tenant: TenantId) -> Actor {
+pub(crate) fn user_of(tenant: TenantId) -> Actor {
     Actor::Tenant { tenant, subject: subject(), key: key() }
 }
 

@@ -5,16 +5,17 @@
 //! Sublet in nothing but their planner.
 
 mod baseline;
-mod cell;
-mod policy;
+pub(crate) mod cell;
+pub(crate) mod policy;
 mod report;
 mod room;
-mod run;
+pub(crate) mod run;
 mod workload;
 
 pub use cell::{Error, Tally};
 pub use policy::Policy;
-pub use report::{Report, TenantReport};
+pub(crate) use report::Waits;
+pub use report::{Books, Invariants, Report, TenantReport};
 pub use run::{Options, Replayed, replay};
 pub use workload::{
     DAYS_MAX, GPUS_MAX, GPUS_PER_NODE, Job, Pool, TENANTS_MAX, Window, Workload, WorkloadError,

@@ -99,6 +99,6 @@ impl Planner for Core {
 }
 
 /// The cluster that stands for a pool.
-pub(super) fn cluster_of(tenant: TenantId) -> ClusterId {
+pub(crate) fn cluster_of(tenant: TenantId) -> ClusterId {
     ClusterId::new(tenant.as_str()).expect("tenants' and clusters' ids have one form")
 }

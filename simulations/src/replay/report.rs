@@ -3,9 +3,10 @@
 use std::fmt;
 
 use serde::Serialize;
+use sublet_core::invariants::Violation;
 use sublet_protocol::units::{Permille, Seconds};
 
-use super::{Policy, Replayed, Window, Workload};
+use super::{Policy, Replayed, Tally, Window, Workload};
 
 /// The result of one replay. Times are seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -82,6 +83,18 @@ pub struct Invariants {
     pub first: Vec<String>,
 }
 
+impl Invariants {
+    pub(crate) fn of(tally: &Tally) -> Invariants {
+        let first = tally.first_violations.iter();
+        let text = |violation: &Violation| format!("INV-{}: {}", violation.invariant, violation.what);
+        Invariants {
+            checked: tally.checks,
+            violations: tally.violations,
+            first: first.map(text).collect(),
+        }
+    }
+}
+
 /// What the books say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Books {
@@ -99,7 +112,6 @@ impl Report {
     ) -> Report {
         let waits = Waits::of(replayed.waits.iter().copied().flatten());
         let tally = &replayed.tally;
-        let first = tally.first_violations.iter();
         Report {
             policy: policy.name(),
             rho: f64::from(load.get()) / 1_000.0,
@@ -121,13 +133,7 @@ impl Report {
             commands: tally.commands,
             events: tally.events,
             groups_refused: tally.groups_refused,
-            invariants: Invariants {
-                checked: tally.checks,
-                violations: tally.violations,
-                first: first
-                    .map(|violation| format!("INV-{}: {}", violation.invariant, violation.what))
-                    .collect(),
-            },
+            invariants: Invariants::of(tally),
             accounts: Books { balanced: replayed.is_balanced },
             wall_seconds: (wall.as_secs_f64() * 1_000.0).round() / 1_000.0,
         }
@@ -146,25 +152,30 @@ fn tenant(workload: &Workload, replayed: &Replayed, owner: usize) -> TenantRepor
     TenantReport {
         tenant: workload.pools[owner].tenant.to_string(),
         gpus: workload.pools[owner].gpus(),
-        jobs: ran.0.len(),
-        dropped: waits.len() - ran.0.len(),
+        jobs: ran.len(),
+        dropped: waits.len() - ran.len(),
         avg_queue_seconds: ran.mean(),
         p95_queue_seconds: ran.at(950),
     }
 }
 
 /// Waits in ascending order, seconds.
-struct Waits(Vec<u64>);
+pub(crate) struct Waits(Vec<u64>);
 
 impl Waits {
-    fn of(waits: impl Iterator<Item = Seconds>) -> Self {
+    pub(crate) fn of(waits: impl Iterator<Item = Seconds>) -> Self {
         let mut waits: Vec<u64> = waits.map(Seconds::get).collect();
         waits.sort_unstable();
         Self(waits)
     }
 
+    /// How many.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The mean to a tenth, rounded half up; 0 if there are none.
-    fn mean(&self) -> f64 {
+    pub(crate) fn mean(&self) -> f64 {
         let count = u64::try_from(self.0.len()).unwrap_or(u64::MAX).max(1);
         let tenths = (self.0.iter().sum::<u64>() * 10 + count / 2) / count;
         // Exact below 2⁵³ tenths, which is 28 million years.
@@ -174,7 +185,7 @@ impl Waits {
     }
 
     /// The smallest wait that at least `permille` of the waits do not exceed; 0 if there are none.
-    fn at(&self, permille: usize) -> u64 {
+    pub(crate) fn at(&self, permille: usize) -> u64 {
         let rank = (self.0.len() * permille).div_ceil(1_000).max(1);
         self.0.get(rank - 1).copied().unwrap_or(0)
     }

@@ -318,12 +318,12 @@ fn build(cell: &mut Cell, workload: &Workload, policy: Policy) -> Result<Vec<Clu
 
 /// What its user declares: a cap that the job stays below, as people round up. The next power of two
 /// seconds; at most the longest lease.
-fn declared(duration: Seconds) -> Seconds {
+pub(crate) fn declared(duration: Seconds) -> Seconds {
     duration.get().checked_next_power_of_two().map_or(DURATION_MAX, Seconds::new).min(DURATION_MAX)
 }
 
 /// The job as a request, with what the predictor says of it.
-fn spec(job: &Job) -> RequestSpec {
+pub(crate) fn spec(job: &Job) -> RequestSpec {
     let spec = RequestSpec {
         project: Project::new("replay").expect("a literal id"),
         class: Class::Batch,
