@@ -9,6 +9,7 @@
 pub mod chaos;
 pub(crate) mod checker;
 pub mod generator;
+pub mod html;
 pub mod lending;
 pub mod replay;
 pub mod traces;

@@ -86,6 +86,42 @@ fn loads_and_windows_out_of_range_are_usage_errors() {
 }
 
 #[test]
+fn a_charged_replay_prints_what_lending_costs_and_is_about_lending_only() {
+    let data = fixtures("philly");
+    let output = sublet_sim(&replay(text(&data), &["--charged", "--staging", "0", "--json"]));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["friction"]["staging"], 0);
+    assert_eq!(report["friction"]["checkpoint"], 1_800);
+    assert_eq!(report["invariants"]["violations"], 0);
+    let output = sublet_sim(&replay(text(&data), &["--charged", "--checkpoint", "0"]));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("checkpoints never"));
+    let pool = ["replay", "--trace", "philly", "--data", text(&data), "--policy", "pool"];
+    fails_on_input(&[&pool[..], &["--charged"]].concat(), "it goes with --policy sublet, not pool");
+    fails_on_input(&replay(text(&data), &["--staging", "5"]), "--charged");
+}
+
+#[test]
+fn a_report_is_one_page_that_needs_nothing_and_overwrites_nothing() {
+    let data = fixtures("philly");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("report.html");
+    let arguments = ["report", "--trace", "philly", "--data", text(&data), "--out", text(&out)];
+    let output = sublet_sim(&arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = fs::read_to_string(&out).unwrap();
+    assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    assert_eq!(page.matches("<svg").count(), 5, "two of all policies, one for each staging time");
+    for name in ["static-fifo", "static-sjf", "borrow", "pool", "sublet, staging 600 s"] {
+        assert!(page.contains(name), "{name}");
+    }
+    let fetches = ["<script", "<link", "src=", "href=", "url("];
+    assert!(fetches.iter().all(|fetch| !page.contains(fetch)), "the page fetches something");
+    fails_on_input(&arguments, "files are not overwritten");
+    assert_eq!(fs::read_to_string(&out).unwrap(), page);
+}
+
+#[test]
 fn a_replay_prints_one_json_object_or_a_table() {
     let data = fixtures("philly");
     // aa11 has one node: at home its job of 8 GPUs waits 3,570 s for the one before it.

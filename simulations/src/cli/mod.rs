@@ -5,6 +5,7 @@ mod fit;
 mod generate;
 mod mutations;
 mod replay;
+mod report;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ struct Arguments {
 enum Command {
     Chaos(chaos::Arguments),
     Replay(replay::Arguments),
+    Report(report::Arguments),
     Generate(generate::Arguments),
     Fit(fit::Arguments),
 }
@@ -44,6 +46,7 @@ pub(crate) fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Fit(arguments) => fit::run(&arguments),
     };

@@ -19,24 +19,11 @@ use super::{Failure, print};
 /// Each tenant's pool is sized so that its mean load is RHO of it. Prints a table, or one JSON object.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Which trace.
-    #[arg(long)]
-    trace: Trace,
-    /// The folder that holds its files (philly_jobs.csv.xz and philly_vc_nodes.csv, or plain .csv).
-    #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    #[command(flatten)]
+    trace: TraceArguments,
     /// Who decides what starts where.
     #[arg(long)]
     policy: PolicyName,
-    /// Mean load of each tenant's pool, 0.001 to 1.
-    #[arg(long, value_name = "RHO", default_value = "0.85", value_parser = load, allow_negative_numbers = true)]
-    rho: Permille,
-    /// The first day, local to the trace.
-    #[arg(long, value_name = "DATE", default_value_t = Window::PHILLY.first)]
-    from: Date,
-    /// How many days.
-    #[arg(long, default_value_t = Window::PHILLY.days)]
-    days: u16,
     /// Check the invariants at every so many commands (1 = after each; slow).
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     check_every: u64,
@@ -53,6 +40,37 @@ pub(super) struct Arguments {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+/// Which jobs on which pools.
+#[derive(Debug, clap::Args)]
+pub(super) struct TraceArguments {
+    /// Which trace.
+    #[arg(long)]
+    trace: Trace,
+    /// The folder that holds its files (philly_jobs.csv.xz and philly_vc_nodes.csv, or plain .csv).
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Mean load of each tenant's pool, 0.001 to 1.
+    #[arg(long, value_name = "RHO", default_value = "0.85", value_parser = load, allow_negative_numbers = true)]
+    rho: Permille,
+    /// The first day, local to the trace.
+    #[arg(long, value_name = "DATE", default_value_t = Window::PHILLY.first)]
+    from: Date,
+    /// How many days.
+    #[arg(long, default_value_t = Window::PHILLY.days)]
+    days: u16,
+}
+
+impl TraceArguments {
+    /// Reads the trace.
+    pub(super) fn workload(&self) -> Result<(Workload, Window, Permille), Failure> {
+        let window = Window { first: self.from, days: self.days };
+        let Trace::Philly = self.trace;
+        let workload = Workload::philly(&self.data, window, self.rho)
+            .map_err(|error| Failure::Input(error.into()))?;
+        Ok((workload, window, self.rho))
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -109,13 +127,10 @@ fn load(text: &str) -> Result<Permille, String> {
 
 /// Prints the report; a broken rule is a failure even if there is a report.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let window = Window { first: arguments.from, days: arguments.days };
-    let Trace::Philly = arguments.trace;
-    let workload = Workload::philly(&arguments.data, window, arguments.rho)
-        .map_err(|error| Failure::Input(error.into()))?;
+    let (workload, window, load) = arguments.trace.workload()?;
     let policy = Policy::from(arguments.policy);
     if arguments.charged {
-        return charged(arguments, policy, &workload);
+        return charged(arguments, policy, &workload, (window, load));
     }
     let bar = progress_bar(workload.jobs.len());
     let began = Instant::now();
@@ -125,7 +140,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let replayed = replayed.map_err(|error| Failure::Work(error.into()))?;
-    let run = (policy, window, arguments.rho);
+    let run = (policy, window, load);
     let report = Report::new(&workload, run, &replayed, began.elapsed());
     let text = match arguments.json {
         true => serde_json::to_string(&report).map_err(|error| Failure::Work(error.into()))? + "\n",
@@ -139,9 +154,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// Prints the report of a charged replay.
-fn charged(arguments: &Arguments, policy: Policy, workload: &Workload) -> Result<(), Failure> {
+fn charged(
+    arguments: &Arguments,
+    policy: Policy,
+    workload: &Workload,
+    (window, load): (Window, Permille),
+) -> Result<(), Failure> {
     if policy != Policy::Sublet {
-        let what = format!("--charged is about lending: it goes with --policy sublet, not {policy}");
+        let what =
+            format!("--charged is about lending: it goes with --policy sublet, not {policy}");
         return Err(Failure::Input(anyhow!(what)));
     }
     let friction = lending::Friction {
@@ -161,8 +182,7 @@ fn charged(arguments: &Arguments, policy: Policy, workload: &Workload) -> Result
     });
     bar.finish_and_clear();
     let lent = lent.map_err(|error| Failure::Work(error.into()))?;
-    let window = Window { first: arguments.from, days: arguments.days };
-    let run = (options, window, arguments.rho);
+    let run = (options, window, load);
     let report = lending::Report::new(workload, run, &lent, began.elapsed());
     let text = match arguments.json {
         true => serde_json::to_string(&report).map_err(|error| Failure::Work(error.into()))? + "\n",
@@ -175,17 +195,18 @@ fn charged(arguments: &Arguments, policy: Policy, workload: &Workload) -> Result
     }
 }
 
-fn broken(violations: u64) -> Failure {
+pub(super) fn broken(violations: u64) -> Failure {
     Failure::Work(anyhow!("the rules were broken: {violations} violations"))
 }
 
 /// A bar on standard error if that is a terminal, else nothing.
-fn progress_bar(jobs: usize) -> ProgressBar {
+pub(super) fn progress_bar(jobs: usize) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style =
-        ProgressStyle::with_template("{bar:40} {pos}/{len} jobs, {elapsed}, about {eta} left");
+    let style = ProgressStyle::with_template(
+        "{bar:40} {pos}/{len} jobs, {elapsed}, about {eta} left {msg}",
+    );
     let bar = ProgressBar::new(u64::try_from(jobs).unwrap_or(u64::MAX));
     bar.with_style(style.expect("a literal template"))
 }

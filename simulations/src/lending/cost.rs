@@ -61,14 +61,10 @@ mod tests {
             let (kept, lost) = friction.kept(Seconds::new(ran));
             (kept.get(), lost.get())
         };
-        assert_eq!([10, 65, 66, 1_864, 1_865, 5_000].map(kept), [
-            (0, 0),
-            (0, 0),
-            (0, 1),
-            (0, 1_799),
-            (1_800, 0),
-            (3_600, 1_335),
-        ]);
+        assert_eq!(
+            [10, 65, 66, 1_864, 1_865, 5_000].map(kept),
+            [(0, 0), (0, 0), (0, 1), (0, 1_799), (1_800, 0), (3_600, 1_335),]
+        );
         let never = Friction { checkpoint: None, ..friction };
         assert_eq!(never.kept(Seconds::new(5_065)), (Seconds::ZERO, Seconds::new(5_000)));
     }

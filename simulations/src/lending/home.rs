@@ -69,12 +69,6 @@ impl Home {
         self.idle_since[place] = now;
     }
 
-    /// GPUs that the owner does not use, lent ones included.
-    pub(super) fn unused(&self) -> usize {
-        let used = |gpu: &&Gpu| matches!(gpu, Gpu::Own | Gpu::Clearing(_));
-        self.gpus.len() - self.gpus.iter().filter(used).count()
-    }
-
     /// Room for the owner's job of so many GPUs, as the static baseline finds it: up to one node's worth
     /// where the fewest stay free, more as whole nodes and a best fit of the rest. Guests are in the way
     /// only where there is no room without them.
@@ -179,8 +173,10 @@ mod tests {
         let three = home.berth(3).unwrap();
         assert_eq!(three.places.len(), 3);
         assert_eq!(three.guests.len(), 1);
-        let eight = home.berth(8).unwrap();
+        let mut eight = home.berth(8).unwrap();
+        eight.places.sort_unstable();
         assert_eq!((eight.places, eight.guests.len()), ((8..16).collect(), 2));
-        assert_eq!(home.berth(9), None);
+        assert_eq!(home.berth(9).unwrap().places.len(), 9);
+        assert_eq!(home.berth(10), None);
     }
 }

@@ -8,10 +8,12 @@
 
 mod cost;
 mod forecast;
+mod guest;
 mod home;
+mod owner;
 mod report;
 mod run;
 
 pub use cost::Friction;
 pub use report::Report;
-pub use run::{Lent, Options, replay};
+pub use run::{Hour, Lent, Options, replay};

@@ -5,20 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use sublet_core::matching;
 use sublet_protocol::capacity::SliceId;
-use sublet_protocol::commands::{Actor, Command, GroupOutcome, GuestOutcome, Outcome, ReclaimCause};
+use sublet_protocol::commands::{Actor, Command, GroupOutcome, Outcome};
 use sublet_protocol::events::Event as Fact;
 use sublet_protocol::ids::{LeaseId, RequestId};
-use sublet_protocol::leases::{LeaseTerms, Member};
-use sublet_protocol::offers::RescindReason;
-use sublet_protocol::requests::{Class, DURATION_MAX, RequestSpec};
+use sublet_protocol::leases::LeaseTerms;
+use sublet_protocol::requests::Class;
 use sublet_protocol::units::{GpuMilli, Seconds};
 
 use super::cost::Friction;
 use super::forecast::Forecast;
-use super::home::{Gpu, Home};
-use crate::replay::cell::{BOOT, Cell, Error, Tally, agent_of, user_of};
+use super::home::Home;
+use crate::replay::cell::{Cell, Error, Tally};
 use crate::replay::policy::cluster_of;
-use crate::replay::run::spec;
 use crate::replay::{Job, Workload};
 
 /// How a replay is done.
@@ -70,10 +68,23 @@ pub struct Lent {
     pub overhead: u64,
     /// GPU-seconds of owners' jobs at home.
     pub own: u64,
+    /// What the GPUs did in each hour of the window.
+    pub hours: Vec<Hour>,
     /// Commands, records and checks.
     pub tally: Tally,
     /// Whether the books balance and no hold is left open.
     pub is_balanced: bool,
+}
+
+/// GPU-seconds of one hour.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hour {
+    /// Owners' own jobs.
+    pub own: u64,
+    /// Guests.
+    pub held: u64,
+    /// Offered and not leased.
+    pub offered: u64,
 }
 
 /// Replays `workload`; `progress` is told how many jobs have been submitted or dropped.
@@ -95,7 +106,7 @@ pub fn replay(
 
 /// What is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+pub(super) enum Due {
     /// The owner's job is done.
     OwnEnds(usize),
     /// A guest is done.
@@ -110,7 +121,7 @@ enum Due {
 
 /// Where a job is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Waiting,
     /// Its berth at home is being cleared since then.
     Clearing {
@@ -126,49 +137,49 @@ enum Place {
     Dropped,
 }
 
-struct Progress {
-    remaining: Seconds,
-    place: Place,
-    request: Option<RequestId>,
+pub(super) struct Progress {
+    pub(super) remaining: Seconds,
+    pub(super) place: Place,
+    pub(super) request: Option<RequestId>,
 }
 
-struct Guest {
-    job: usize,
-    terms: LeaseTerms,
-    began: Seconds,
+pub(super) struct Guest {
+    pub(super) job: usize,
+    pub(super) terms: LeaseTerms,
+    pub(super) began: Seconds,
     /// The owner's and place of each member.
-    places: Vec<(usize, usize)>,
-    is_stopping: bool,
+    pub(super) places: Vec<(usize, usize)>,
+    pub(super) is_stopping: bool,
     /// When the owner was expected back, nine times in ten not before.
-    until: Seconds,
+    pub(super) until: Seconds,
 }
 
-struct Run<'a> {
-    workload: &'a Workload,
-    options: Options,
-    cell: Cell,
-    homes: Vec<Home>,
-    slices: Vec<Vec<SliceId>>,
-    places: BTreeMap<SliceId, (usize, usize)>,
-    generations: Vec<Vec<u64>>,
-    promised: Vec<Vec<Seconds>>,
-    forecasts: Vec<Forecast>,
-    queues: Vec<BTreeSet<usize>>,
-    jobs: Vec<Progress>,
-    requests: Vec<usize>,
-    guests: BTreeMap<LeaseId, Guest>,
+pub(super) struct Run<'a> {
+    pub(super) workload: &'a Workload,
+    pub(super) options: Options,
+    pub(super) cell: Cell,
+    pub(super) homes: Vec<Home>,
+    pub(super) slices: Vec<Vec<SliceId>>,
+    pub(super) places: BTreeMap<SliceId, (usize, usize)>,
+    pub(super) generations: Vec<Vec<u64>>,
+    pub(super) promised: Vec<Vec<Seconds>>,
+    pub(super) forecasts: Vec<Forecast>,
+    pub(super) queues: Vec<BTreeSet<usize>>,
+    pub(super) jobs: Vec<Progress>,
+    pub(super) requests: Vec<usize>,
+    pub(super) guests: BTreeMap<LeaseId, Guest>,
     /// Owners' jobs that wait for a guest to go.
-    blocked: BTreeMap<LeaseId, Vec<usize>>,
-    due: BinaryHeap<Reverse<(Seconds, u64, Due)>>,
-    sequence: u64,
-    next_job: usize,
-    clock: Seconds,
+    pub(super) blocked: BTreeMap<LeaseId, Vec<usize>>,
+    pub(super) due: BinaryHeap<Reverse<(Seconds, u64, Due)>>,
+    pub(super) sequence: u64,
+    pub(super) next_job: usize,
+    pub(super) clock: Seconds,
     /// Submissions end here.
-    window: Seconds,
-    own_now: u64,
-    held_now: u64,
-    offered_now: u64,
-    lent: Lent,
+    pub(super) window: Seconds,
+    pub(super) own_now: u64,
+    pub(super) held_now: u64,
+    pub(super) offered_now: u64,
+    pub(super) lent: Lent,
 }
 
 impl<'a> Run<'a> {
@@ -230,7 +241,7 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    fn push(&mut self, at: Seconds, due: Due) {
+    pub(super) fn push(&mut self, at: Seconds, due: Due) {
         self.due.push(Reverse((at, self.sequence, due)));
         self.sequence += 1;
     }
@@ -248,12 +259,26 @@ impl<'a> Run<'a> {
     }
 
     fn advance(&mut self, to: Seconds) {
-        let until = to.min(self.window);
-        let passed = until.saturating_sub(self.clock.min(self.window)).get();
         let total: u64 = self.workload.gpus();
-        self.lent.idle += total.saturating_sub(self.own_now) * passed;
-        self.lent.held += self.held_now * passed;
-        self.lent.offered += (self.held_now + self.offered_now) * passed;
+        let until = to.min(self.window);
+        let mut at = self.clock.min(self.window);
+        while at < until {
+            let hour = at.get() / 3_600;
+            let next = until.min(Seconds::new((hour + 1) * 3_600));
+            let passed = next.saturating_sub(at).get();
+            self.lent.idle += total.saturating_sub(self.own_now) * passed;
+            self.lent.held += self.held_now * passed;
+            self.lent.offered += (self.held_now + self.offered_now) * passed;
+            let place = usize::try_from(hour).expect("a trace's hours fit memory");
+            if self.lent.hours.len() <= place {
+                self.lent.hours.resize(place + 1, Hour::default());
+            }
+            let sums = &mut self.lent.hours[place];
+            sums.own += self.own_now * passed;
+            sums.held += self.held_now * passed;
+            sums.offered += self.offered_now * passed;
+            at = next;
+        }
         self.clock = to;
         self.cell.advance(self.workload.starts_at.after(to));
     }
@@ -291,150 +316,6 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Starts what fits at home, in the order of submission; the head blocks.
-    fn serve_home(&mut self, owner: usize) -> Result<(), Error> {
-        while let Some(job) = self.queues[owner].first().copied() {
-            let Some(berth) = self.homes[owner].berth(self.workload.jobs[job].gpus) else {
-                return Ok(());
-            };
-            self.queues[owner].remove(&job);
-            self.withdraw(job)?;
-            let seen_at = self.options.friction.next_look(self.clock);
-            for place in &berth.places {
-                match self.homes[owner].gpu(*place) {
-                    Gpu::Lent(lease) => self.homes[owner].set(*place, Gpu::Clearing(lease)),
-                    Gpu::Offered => {
-                        self.rescind(owner, *place)?;
-                        self.occupy(owner, *place);
-                    }
-                    Gpu::Idle => self.occupy(owner, *place),
-                    Gpu::Own | Gpu::Clearing(_) => {}
-                }
-            }
-            for lease in &berth.guests {
-                self.blocked.entry(*lease).or_default().push(job);
-                self.push(seen_at, Due::Seen(*lease));
-            }
-            let (since, places, guests) = (self.clock, berth.places, berth.guests);
-            self.jobs[job].place = Place::Clearing { since, places, guests };
-            self.perhaps_start_home(job)?;
-        }
-        Ok(())
-    }
-
-    fn occupy(&mut self, owner: usize, place: usize) {
-        let idle = self.clock.saturating_sub(self.homes[owner].idle_since(place));
-        self.forecasts[owner].learn(idle);
-        self.homes[owner].set(place, Gpu::Own);
-        self.own_now += 1;
-    }
-
-    /// The job is no longer looking for a place elsewhere.
-    fn withdraw(&mut self, job: usize) -> Result<(), Error> {
-        if let Some(request) = self.jobs[job].request.take() {
-            let tenant = self.workload.pools[self.workload.jobs[job].owner].tenant;
-            self.cell.done(user_of(tenant), Command::CancelRequest { request })?;
-        }
-        Ok(())
-    }
-
-    /// Starts an owner's job once no guest is in its way.
-    fn perhaps_start_home(&mut self, job: usize) -> Result<(), Error> {
-        let Place::Clearing { since, places, guests } = &self.jobs[job].place else {
-            return Ok(());
-        };
-        if guests.iter().any(|lease| self.guests.contains_key(lease)) {
-            return Ok(());
-        }
-        let (since, places, had_guests) = (*since, places.clone(), !guests.is_empty());
-        if had_guests {
-            self.lent.owner_delays.push(self.clock.saturating_sub(since));
-        }
-        self.lent.home_starts += 1;
-        let ends = self.clock.saturating_add(self.jobs[job].remaining);
-        self.jobs[job].place = Place::Home { places };
-        self.push(ends, Due::OwnEnds(job));
-        Ok(())
-    }
-
-    fn own_ends(&mut self, job: usize) -> Result<(), Error> {
-        let owner = self.workload.jobs[job].owner;
-        let done = Place::Done(self.clock);
-        let Place::Home { places } = std::mem::replace(&mut self.jobs[job].place, done) else {
-            return Ok(());
-        };
-        let ran = self.jobs[job].remaining.get() * u64::from(self.workload.jobs[job].gpus);
-        self.lent.own += ran;
-        self.jobs[job].remaining = Seconds::ZERO;
-        for place in places {
-            self.homes[owner].vacate(place, self.clock);
-            self.own_now -= 1;
-            self.look_when_idle(owner, place);
-        }
-        self.serve_home(owner)
-    }
-
-    /// Looks again when the GPU may have been idle long enough.
-    fn look_when_idle(&mut self, owner: usize, place: usize) {
-        let friction = self.options.friction;
-        let since = self.homes[owner].idle_since(place);
-        let at = friction.next_look(since).saturating_add(friction.idle_after);
-        self.push(friction.next_look(at), Due::Idle(owner, place));
-    }
-
-    fn perhaps_offer(&mut self, owner: usize, place: usize) -> Result<(), Error> {
-        let age = self.clock.saturating_sub(self.homes[owner].idle_since(place));
-        let is_idle = self.homes[owner].gpu(place) == Gpu::Idle;
-        if !is_idle || age < self.options.friction.idle_after {
-            return Ok(());
-        }
-        self.offer(owner, place)
-    }
-
-    fn offer(&mut self, owner: usize, place: usize) -> Result<(), Error> {
-        let age = self.clock.saturating_sub(self.homes[owner].idle_since(place));
-        let idle_for = self.forecasts[owner].after(age);
-        let generation = &mut self.generations[owner][place];
-        *generation += 1;
-        self.promised[owner][place] = self.clock.saturating_add(idle_for.p10);
-        self.cell.offer(self.slices[owner][place], *generation, idle_for)?;
-        self.homes[owner].set(place, Gpu::Offered);
-        self.offered_now += 1;
-        Ok(())
-    }
-
-    fn rescind(&mut self, owner: usize, place: usize) -> Result<(), Error> {
-        let slice = self.slices[owner][place];
-        let generation = self.generations[owner][place];
-        let reason = RescindReason::Owner;
-        let rescind = Command::RescindOffer { slice, generation, boot: BOOT, reason };
-        self.cell.done(agent_of(slice), rescind)?;
-        self.offered_now -= 1;
-        Ok(())
-    }
-
-    /// Asks for a place elsewhere for a job that waits at home.
-    fn ask_elsewhere(&mut self, job: usize) -> Result<(), Error> {
-        let progress = &self.jobs[job];
-        if progress.place != Place::Waiting || progress.request.is_some() {
-            return Ok(());
-        }
-        let needed = progress.remaining.saturating_add(self.options.friction.overhead());
-        if needed > DURATION_MAX {
-            // Longer than the longest lease: it stays at home.
-            return Ok(());
-        }
-        let asked = Job { duration: needed, ..self.workload.jobs[job] };
-        let spec = RequestSpec { class: self.options.class, ..spec(&asked) };
-        let number = u128::try_from(self.requests.len()).unwrap_or(u128::MAX);
-        let request = RequestId::new(number);
-        let tenant = self.workload.pools[asked.owner].tenant;
-        self.cell.done(user_of(tenant), Command::SubmitRequest { request, tenant, spec })?;
-        self.requests.push(job);
-        self.jobs[job].request = Some(request);
-        Ok(())
-    }
-
     fn plan(&mut self) -> Result<(), Error> {
         loop {
             let groups = matching::plan(self.cell.view());
@@ -467,112 +348,6 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns whose job it is.
-    fn start_guest(&mut self, terms: &LeaseTerms) -> Result<usize, Error> {
-        self.cell.confirm(terms)?;
-        let number = usize::try_from(terms.request.get()).expect("requests are numbered from 0");
-        let job = self.requests[number];
-        let owner = self.workload.jobs[job].owner;
-        let places: Vec<(usize, usize)> =
-            terms.members.iter().map(|Member { slice, .. }| self.places[slice]).collect();
-        let mut until = Seconds::new(u64::MAX);
-        for (lender, place) in &places {
-            self.homes[*lender].set(*place, Gpu::Lent(terms.lease));
-            self.offered_now -= 1;
-            self.held_now += 1;
-            until = until.min(self.promised[*lender][*place]);
-        }
-        self.lent.leases += 1;
-        self.jobs[job].place = Place::Away;
-        let runs = self.jobs[job].remaining.saturating_add(self.options.friction.overhead());
-        self.push(self.clock.saturating_add(runs), Due::GuestEnds(terms.lease));
-        let (terms, began) = (terms.clone(), self.clock);
-        let guest = Guest { job, terms, began, places, is_stopping: false, until };
-        self.guests.insert(guest.terms.lease, guest);
-        self.queues[owner].remove(&job);
-        Ok(owner)
-    }
-
-    fn guest_ends(&mut self, lease: LeaseId) -> Result<(), Error> {
-        let Some(guest) = self.guests.remove(&lease) else { return Ok(()) };
-        let gpus = u64::from(self.workload.jobs[guest.job].gpus);
-        self.lent.useful += self.jobs[guest.job].remaining.get() * gpus;
-        self.lent.overhead += self.options.friction.overhead().get() * gpus;
-        let ran = self.clock.saturating_sub(guest.began);
-        self.cell.stop_all(&guest.terms, ran.as_millis(), GuestOutcome::Exited { code: 0 })?;
-        let progress = &mut self.jobs[guest.job];
-        (progress.remaining, progress.request) = (Seconds::ZERO, None);
-        progress.place = Place::Done(self.clock);
-        self.leave(&guest)
-    }
-
-    /// The owner is back: the agent tells the guest to stop and then the broker.
-    fn owner_is_seen(&mut self, lease: LeaseId) -> Result<(), Error> {
-        let Some(guest) = self.guests.get(&lease) else { return Ok(()) };
-        if guest.is_stopping {
-            return Ok(());
-        }
-        let is_wanted = |(owner, place): &&(usize, usize)| {
-            self.homes[*owner].gpu(*place) == Gpu::Clearing(lease)
-        };
-        let Some((owner, place)) = guest.places.iter().find(is_wanted).copied() else {
-            return Ok(());
-        };
-        let (slice, token) = (self.slices[owner][place], guest.terms.token);
-        self.lent.reclaims += 1;
-        self.lent.early += u64::from(self.clock < guest.until);
-        let cause = ReclaimCause::OwnerArrived;
-        let reclaim = Command::ReclaimSlice { slice, token, boot: BOOT, cause };
-        self.cell.done(agent_of(slice), reclaim)?;
-        self.tell_to_stop(lease);
-        Ok(())
-    }
-
-    /// A guest that was told to stop is killed at 80 % of its grace (LE2); it is taken to need all of
-    /// that.
-    fn tell_to_stop(&mut self, lease: LeaseId) {
-        let Some(guest) = self.guests.get_mut(&lease) else { return };
-        guest.is_stopping = true;
-        let grace = guest.terms.grace.get().saturating_mul(4).div_ceil(5);
-        let gone = self.clock.saturating_add(Seconds::new(grace));
-        self.push(gone, Due::Gone(lease));
-    }
-
-    fn guest_is_gone(&mut self, lease: LeaseId) -> Result<(), Error> {
-        let Some(guest) = self.guests.remove(&lease) else { return Ok(()) };
-        let gpus = u64::from(self.workload.jobs[guest.job].gpus);
-        let ran = self.clock.saturating_sub(guest.began);
-        let friction = self.options.friction;
-        let (kept, lost) = friction.kept(ran);
-        self.lent.useful += kept.get() * gpus;
-        self.lent.lost += lost.get() * gpus;
-        self.lent.overhead += ran.min(friction.overhead()).get() * gpus;
-        self.cell.stop_all(&guest.terms, ran.as_millis(), GuestOutcome::Stopped)?;
-        // The request waits again by itself, and so does the job at home.
-        let progress = &mut self.jobs[guest.job];
-        progress.remaining = progress.remaining.saturating_sub(kept);
-        progress.place = Place::Waiting;
-        let owner = self.workload.jobs[guest.job].owner;
-        self.queues[owner].insert(guest.job);
-        self.leave(&guest)?;
-        self.serve_home(owner)
-    }
-
-    /// A guest has left its GPUs: those that their owner wants are the owner's, the others are offered
-    /// again, since nobody but the guest used them.
-    fn leave(&mut self, guest: &Guest) -> Result<(), Error> {
-        for (owner, place) in &guest.places {
-            self.held_now -= 1;
-            if matches!(self.homes[*owner].gpu(*place), Gpu::Clearing(_)) {
-                self.occupy(*owner, *place);
-            } else {
-                self.offer(*owner, *place)?;
-            }
-        }
-        let ready = self.blocked.remove(&guest.terms.lease).unwrap_or_default();
-        ready.into_iter().try_for_each(|job| self.perhaps_start_home(job))
-    }
-
     fn finish(mut self) -> Result<Lent, Error> {
         let waiting = self.jobs.iter().filter(|job| job.place == Place::Waiting).count();
         if waiting > 0 {
@@ -582,9 +357,7 @@ impl<'a> Run<'a> {
         let accounts = self.cell.accounts();
         self.lent.is_balanced = accounts.is_balanced() && accounts.open_holds().next().is_none();
         let delay = |(job, progress): (&Job, &Progress)| match &progress.place {
-            Place::Done(at) => {
-                Some(at.saturating_sub(job.submit).saturating_sub(job.duration))
-            }
+            Place::Done(at) => Some(at.saturating_sub(job.submit).saturating_sub(job.duration)),
             _never_ran => None,
         };
         self.lent.delays = self.workload.jobs.iter().zip(&self.jobs).map(delay).collect();

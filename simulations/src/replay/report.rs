@@ -86,7 +86,8 @@ pub struct Invariants {
 impl Invariants {
     pub(crate) fn of(tally: &Tally) -> Invariants {
         let first = tally.first_violations.iter();
-        let text = |violation: &Violation| format!("INV-{}: {}", violation.invariant, violation.what);
+        let text =
+            |violation: &Violation| format!("INV-{}: {}", violation.invariant, violation.what);
         Invariants {
             checked: tally.checks,
             violations: tally.violations,
