@@ -13,8 +13,9 @@ use crate::leases::EndReason;
 use crate::money::MicroCredits;
 use crate::offers::{OfferTerms, RescindReason};
 use crate::policy::Policy;
+use crate::quotas::{Quota, TenantTerms};
 use crate::requests::{RequestSpec, Tier};
-use crate::units::{GpuMilli, Millis, Timestamp};
+use crate::units::{Millis, Timestamp};
 
 /// On whose behalf a command is proposed; set by the broker from a verified token or signature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,14 +220,14 @@ pub enum Command {
         /// The group it belongs to.
         parent: Option<TenantId>,
     },
-    /// Set how much of one GPU model a tenant may hold at once.
+    /// Set how much of one GPU model a tenant may hold, borrow and lend.
     SetQuota {
         /// Whose quota.
         tenant: TenantId,
         /// For which model.
         model: GpuModel,
-        /// The most it may hold.
-        nominal: GpuMilli,
+        /// The quota.
+        quota: Quota,
     },
     /// Add a cluster.
     CreateCluster {
@@ -374,6 +375,20 @@ pub enum Command {
     Sweep,
     /// Seal the journal's tail into a segment.
     SealTail,
+    /// Set a tenant's weight and budgets.
+    SetTerms {
+        /// Whose.
+        tenant: TenantId,
+        /// The new terms.
+        terms: TenantTerms,
+    },
+    /// Move a tenant, with all below it, to another group.
+    MoveTenant {
+        /// Which tenant.
+        tenant: TenantId,
+        /// Its new group; none puts it beside the groups.
+        parent: Option<TenantId>,
+    },
 }
 
 impl Command {
@@ -403,6 +418,8 @@ impl Command {
             Command::DeclareSilent { .. } => "declare_silent",
             Command::Sweep => "sweep",
             Command::SealTail => "seal_tail",
+            Command::SetTerms { .. } => "set_terms",
+            Command::MoveTenant { .. } => "move_tenant",
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::leases::{EndReason, LeaseTerms};
 use crate::money::{Line, MicroCredits, Price};
 use crate::offers::{OfferTerms, RescindReason};
 use crate::policy::Policy;
+use crate::quotas::{Quota, TenantTerms};
 use crate::refusals::Rejection;
 use crate::requests::{RequestSpec, Tier};
 use crate::units::{GpuMilli, Millis, Timestamp};
@@ -60,8 +61,8 @@ pub enum Event {
         tenant: TenantId,
         /// For which model.
         model: GpuModel,
-        /// The most it may hold.
-        nominal: GpuMilli,
+        /// The quota.
+        quota: Quota,
     },
     /// A cluster was added.
     ClusterCreated {
@@ -283,6 +284,37 @@ pub enum Event {
         /// The machine that is not the known one.
         other: HostHash,
     },
+    /// A tenant's weight and budgets were set.
+    TermsSet {
+        /// Whose.
+        tenant: TenantId,
+        /// The new terms.
+        terms: TenantTerms,
+    },
+    /// A tenant went to another group, with all below it.
+    TenantMoved {
+        /// Which tenant.
+        tenant: TenantId,
+        /// Its new group.
+        parent: Option<TenantId>,
+    },
+    /// A change of the tree left a tenant or group with more than it may have: it is granted nothing
+    /// more until leases have ended.
+    TenantOverAdmitted {
+        /// Who.
+        tenant: TenantId,
+        /// Of which model.
+        model: GpuModel,
+        /// By how much.
+        excess: GpuMilli,
+    },
+    /// A budget was cut below what the lease may still cost: no more than this is billed.
+    LeaseCapped {
+        /// Which lease.
+        lease: LeaseId,
+        /// The most that is billed, since activation.
+        billed_max: Millis,
+    },
 }
 
 impl Event {
@@ -319,6 +351,10 @@ impl Event {
             Event::KeyUsed { .. } => "key_used",
             Event::KeysForgotten { .. } => "keys_forgotten",
             Event::NodeFenced { .. } => "node_fenced",
+            Event::TermsSet { .. } => "terms_set",
+            Event::TenantMoved { .. } => "tenant_moved",
+            Event::TenantOverAdmitted { .. } => "tenant_over_admitted",
+            Event::LeaseCapped { .. } => "lease_capped",
         }
     }
 
@@ -351,9 +387,11 @@ impl Event {
 
     const fn names(&self) -> Names {
         match self {
-            Event::TenantCreated { tenant, .. } | Event::QuotaSet { tenant, .. } => {
-                Names::of(Some(*tenant), None, None)
-            }
+            Event::TenantCreated { tenant, .. }
+            | Event::QuotaSet { tenant, .. }
+            | Event::TermsSet { tenant, .. }
+            | Event::TenantMoved { tenant, .. }
+            | Event::TenantOverAdmitted { tenant, .. } => Names::of(Some(*tenant), None, None),
             Event::ClusterCreated { owner, .. } | Event::PriceSet { owner, .. } => {
                 Names::of(Some(*owner), None, None)
             }
@@ -379,6 +417,7 @@ impl Event {
             | Event::LeaseActivated { lease, .. }
             | Event::UsageRecorded { lease, .. }
             | Event::LeaseEnding { lease, .. }
+            | Event::LeaseCapped { lease, .. }
             | Event::MemberStopped { lease, .. } => Names::of(None, Some(*lease), None),
             Event::CellCreated { .. }
             | Event::PolicySet { .. }

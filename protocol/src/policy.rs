@@ -50,6 +50,10 @@ pub struct Policy {
     pub seal_records: u32,
     /// The journal's tail is sealed after this much ledger time.
     pub seal_interval: Seconds,
+    /// Past use counts half after this long.
+    pub half_life: Seconds,
+    /// A grant counts at once as if it had been used this long.
+    pub entry_penalty: Seconds,
 }
 
 impl Default for Policy {
@@ -75,6 +79,8 @@ impl Default for Policy {
             offers_per_cluster: 100_000,
             seal_records: 4_096,
             seal_interval: Seconds::new(10 * 60),
+            half_life: Seconds::new(7 * 24 * 3_600),
+            entry_penalty: Seconds::new(5 * 60),
         }
     }
 }
@@ -88,10 +94,16 @@ pub enum PolicyError {
     /// Zero, where zero makes no sense.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// More than past use is remembered for.
+    #[error("half_life and entry_penalty must be at most 31536000 seconds (365 days)")]
+    TooLong,
     /// More than the whole.
     #[error("{0} must be at most 1000 (thousandths)")]
     OverWhole(&'static str),
 }
+
+/// Longest half-life: beyond it the decay of a millisecond is too small to be written exactly.
+const HALF_LIFE_MAX: Seconds = Seconds::new(365 * 24 * 3_600);
 
 impl Policy {
     /// Checks the relations between the fields; names the one that is wrong.
@@ -110,9 +122,13 @@ impl Policy {
             ("offers_per_cluster", self.offers_per_cluster.into()),
             ("seal_records", self.seal_records.into()),
             ("seal_interval", self.seal_interval.get()),
+            ("half_life", self.half_life.get()),
         ];
         if let Some((name, _)) = not_zero.iter().find(|(_, value)| *value == 0) {
             return Err(PolicyError::Zero(name));
+        }
+        if self.half_life.max(self.entry_penalty) > HALF_LIFE_MAX {
+            return Err(PolicyError::TooLong);
         }
         let parts = [("fee", self.fee), ("clock_rate_error", self.clock_rate_error)];
         match parts.iter().find(|(_, part)| part.get() > 1_000) {
@@ -145,6 +161,17 @@ mod tests {
         let at = |ttl| Policy { lease_ttl: Seconds::new(ttl), ..Policy::default() }.validate();
         assert_eq!(at(210), Err(PolicyError::TtlTooShort));
         assert_eq!(at(211), Ok(()));
+    }
+
+    #[test]
+    fn a_half_life_of_nothing_or_of_more_than_a_year_is_refused() {
+        let of = |half_life| {
+            Policy { half_life: Seconds::new(half_life), ..Policy::default() }.validate()
+        };
+        assert_eq!(of(0), Err(PolicyError::Zero("half_life")));
+        assert_eq!(of(1), Ok(()));
+        assert_eq!(of(31_536_000), Ok(()));
+        assert_eq!(of(31_536_001), Err(PolicyError::TooLong));
     }
 
     #[test]

@@ -162,6 +162,21 @@ pub enum Rejection {
     /// Leases or pledges on the GPU leave no room for the part.
     #[error("what is on the GPU leaves no room for the part")]
     DeviceTaken,
+    /// No more may be borrowed now.
+    #[error("the tenant, or a group it is in, borrows as much of this model as it may")]
+    BorrowLimitReached,
+    /// The budget of the month does not cover the worst case.
+    #[error("the budget of the month does not cover the worst case")]
+    BudgetExceeded,
+    /// Terms that are out of range.
+    #[error("the tenant's terms are out of range")]
+    TermsInvalid,
+    /// A tenant would be below itself.
+    #[error("a tenant cannot be below itself")]
+    TenantCycle,
+    /// The tree would be deeper than it may be.
+    #[error("the tree of tenants may be at most 8 levels deep")]
+    TenantTooDeep,
 }
 
 impl Rejection {
@@ -220,6 +235,11 @@ impl Rejection {
             Rejection::CounterExhausted => "COUNTER_EXHAUSTED",
             Rejection::PartIllegal => "PART_ILLEGAL",
             Rejection::DeviceTaken => "DEVICE_TAKEN",
+            Rejection::BorrowLimitReached => "BORROW_LIMIT_REACHED",
+            Rejection::BudgetExceeded => "BUDGET_EXCEEDED",
+            Rejection::TermsInvalid => "TERMS_INVALID",
+            Rejection::TenantCycle => "TENANT_CYCLE",
+            Rejection::TenantTooDeep => "TENANT_TOO_DEEP",
         }
     }
 }

@@ -113,6 +113,11 @@ quantity!(
     "milliseconds since the Unix epoch"
 );
 quantity!(
+    /// GPU time: thousandths of a GPU times milliseconds. A GPU-hour is 3.6 × 10⁹ of it.
+    GpuTime(u64),
+    "thousandths of a GPU times milliseconds"
+);
+quantity!(
     /// Thousandths: 1,000 is all of it.
     Permille(u16),
     "thousandths"
@@ -121,6 +126,20 @@ quantity!(
 impl GpuMilli {
     /// One whole device.
     pub const DEVICE: GpuMilli = GpuMilli(1_000);
+}
+
+impl GpuTime {
+    /// One GPU for one second.
+    pub const GPU_SECOND: GpuTime = GpuTime(1_000_000);
+
+    /// This much GPU for so long, or nothing if it cannot be written.
+    #[must_use]
+    pub const fn over(amount: GpuMilli, span: Millis) -> Option<GpuTime> {
+        match amount.0.checked_mul(span.0) {
+            Some(value) => Some(GpuTime(value)),
+            None => None,
+        }
+    }
 }
 
 impl Seconds {

@@ -55,7 +55,7 @@ impl Quota {
             Quota::Set(Set { tenant, model, gpus }) => {
                 let nominal = Whole::new(gpus.saturating_mul(GpuMilli::DEVICE.get()))
                     .map_err(|_| Failure::usage(format!("{gpus} GPUs are too many for a quota")))?;
-                let quota = client.set_quota(tenant, model, &QuotaSet { nominal })?;
+                let quota = client.set_quota(tenant, model, &QuotaSet::of(nominal))?;
                 let fields = [
                     ("tenant", quota.tenant.to_string()),
                     ("gpu", quota.model.to_string()),

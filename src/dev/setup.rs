@@ -8,6 +8,7 @@ use sublet_broker::Cell;
 use sublet_protocol::commands::{Actor, Command, Outcome as Done};
 use sublet_protocol::ids::{GpuModel, KeyId, Subject, TenantId};
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::units::GpuMilli;
 
 use super::site::{Site, tenants};
@@ -35,9 +36,9 @@ pub(super) async fn found(cell: &Cell, sites: &[Site], policy: Policy) -> Outcom
             Command::SetPolicy { policy } => state.policy() != policy,
             Command::CreateTenant { tenant, .. } => !state.tenants().contains_key(tenant),
             Command::CreateCluster { cluster, .. } => !state.clusters().contains_key(cluster),
-            Command::SetQuota { tenant, model, nominal } => {
-                let known = state.tenants().get(tenant);
-                known.is_none_or(|known| known.quota(*model) != *nominal)
+            Command::SetQuota { tenant, model, quota } => {
+                let known = state.tree().node(*tenant);
+                known.is_none_or(|known| known.quotas().get(model) != Some(quota))
             }
             Command::SetPrice { owner, model, tier, per_gpu_hour } => {
                 let known = state.prices().get(&(*owner, *model, *tier));
@@ -83,7 +84,7 @@ fn commands(sites: &[Site], policy: Policy) -> Vec<Command> {
         commands.extend(tenants.iter().map(|tenant| Command::SetQuota {
             tenant: *tenant,
             model,
-            nominal: quota(gpus),
+            quota: Quota::of(quota(gpus)),
         }));
     }
     commands

@@ -6,17 +6,17 @@
 use std::collections::BTreeSet;
 
 use sublet_protocol::capacity::{Origin, SliceId};
-use sublet_protocol::events::Event;
+use sublet_protocol::events::{Event, Settlement};
 use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::OfferTerms;
 use sublet_protocol::records::Record;
-use sublet_protocol::units::{GpuMilli, Timestamp};
+use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
+use crate::quota::Spend;
 use crate::state::{
-    Cluster, Due, KeyEntry, Lease, LeaseStage, Node, Offer, Quota, Request, RequestStage, State,
-    Tenant,
+    Cluster, Due, KeyEntry, Lease, LeaseStage, Node, Offer, Request, RequestStage, State, Tenant,
 };
 
 const LIVE_LEASE: &str = "INV-12: an event names a lease that is live";
@@ -48,10 +48,19 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
         }
         Event::PolicySet { policy } => state.policy = policy.clone(),
         Event::TenantCreated { tenant, parent } => tenant_created(state, *tenant, *parent),
-        Event::QuotaSet { tenant, model, nominal } => {
-            let quota = Quota { nominal: *nominal, binds_after: state.tokens };
-            tenant_mut(state, *tenant).quotas.insert(*model, quota);
+        Event::QuotaSet { tenant, model, quota } => {
+            let moment = state.moment();
+            state.tree.set_quota(*tenant, *model, *quota, &moment);
         }
+        Event::TermsSet { tenant, terms } => {
+            let moment = state.moment();
+            state.tree.set_terms(*tenant, *terms, &moment);
+        }
+        Event::TenantMoved { tenant, parent } => {
+            let moment = state.moment();
+            state.tree.set_parent(*tenant, *parent, &moment);
+        }
+        Event::TenantOverAdmitted { .. } => {}
         Event::ClusterCreated { cluster, owner, region, devices_max } => {
             let fresh = Cluster {
                 owner: *owner,
@@ -126,8 +135,9 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
         Event::LeaseActivated { lease, ends_at } => {
             remove_lease_due(state, *lease);
             lease_mut(state, *lease).stage = LeaseStage::Active { since: at, ends_at: *ends_at };
-            state.due.insert((*ends_at, Due::End(*lease)));
+            insert_lease_due(state, *lease);
         }
+        Event::LeaseCapped { lease, billed_max } => capped(state, *lease, *billed_max),
         Event::UsageRecorded { lease, used } => {
             let lease = lease_mut(state, *lease);
             lease.used = lease.used.max(*used);
@@ -143,7 +153,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             lease.used = lease.used.max(*used);
             lease.stopped.insert(*slice);
         }
-        Event::LeaseEnded { lease, .. } => ended(state, *lease),
+        Event::LeaseEnded { lease, settlement, .. } => ended(state, *lease, settlement),
         Event::TailSealed { .. } => {
             state.unsealed_from = state.next_index;
             state.sealed_at = at;
@@ -180,9 +190,8 @@ fn key_count(state: &mut State, scope: Option<TenantId>) -> &mut u32 {
 }
 
 fn tenant_created(state: &mut State, tenant: TenantId, parent: Option<TenantId>) {
+    state.tree.insert(tenant, parent);
     let fresh = Tenant {
-        parent,
-        quotas: std::collections::BTreeMap::new(),
         held: std::collections::BTreeMap::new(),
         open_requests: 0,
         keys: 0,
@@ -209,6 +218,10 @@ fn offered(state: &mut State, offer: &OfferTerms, expires_at: Timestamp) {
     let cluster = state.clusters.get_mut(&slice.cluster).expect(KNOWN_CLUSTER);
     cluster.open_offers += 1;
     cluster.devices.insert(slice.device, slice.node);
+    let owner = cluster.owner;
+    let (model, gpu) = (offer.capacity.model, offer.capacity.gpu);
+    let moment = state.moment();
+    state.tree.change_hardware(owner, model, (gpu, GpuMilli::ZERO), &moment);
     state.offers.insert(slice, Offer { terms: *offer, offered_at: state.now, expires_at });
     state.due.insert((expires_at, Due::Offer(slice)));
 }
@@ -216,7 +229,12 @@ fn offered(state: &mut State, offer: &OfferTerms, expires_at: Timestamp) {
 fn remove_offer(state: &mut State, slice: SliceId) {
     let Some(offer) = state.offers.remove(&slice) else { return };
     state.due.remove(&(offer.expires_at, Due::Offer(slice)));
-    state.clusters.get_mut(&slice.cluster).expect(KNOWN_CLUSTER).open_offers -= 1;
+    let cluster = state.clusters.get_mut(&slice.cluster).expect(KNOWN_CLUSTER);
+    cluster.open_offers -= 1;
+    let owner = cluster.owner;
+    let (model, gpu) = (offer.terms.capacity.model, offer.terms.capacity.gpu);
+    let moment = state.moment();
+    state.tree.change_hardware(owner, model, (GpuMilli::ZERO, gpu), &moment);
 }
 
 fn requeued(state: &mut State, request: RequestId, reason: EndReason) {
@@ -251,6 +269,10 @@ fn pledge_ended(state: &mut State, request: RequestId) {
 
 fn granted(state: &mut State, terms: &LeaseTerms) {
     let lease = terms.lease;
+    let now = state.now;
+    let leased = leased_hardware(terms);
+    let moment = state.moment();
+    state.tree.change_hardware(terms.owner, terms.model, (leased, GpuMilli::ZERO), &moment);
     for member in &terms.members {
         match member.origin {
             Origin::Offered => remove_offer(state, member.slice),
@@ -259,7 +281,6 @@ fn granted(state: &mut State, terms: &LeaseTerms) {
         }
         state.leased.insert(member.slice, lease);
     }
-    let now = state.now;
     let request = state.requests.get_mut(&terms.request).expect(LIVE_REQUEST);
     request.stage = RequestStage::Granted { lease };
     request.since = now;
@@ -277,29 +298,61 @@ fn granted(state: &mut State, terms: &LeaseTerms) {
         granted_at: now,
         stage,
         stopped: BTreeSet::new(),
-        used: sublet_protocol::units::Millis::ZERO,
+        used: Millis::ZERO,
+        billed_max: None,
     };
+    let moment = state.moment();
+    state.tree.take(terms.tenant, terms.model, terms.gpu_total(), &moment);
+    state.tree.hold(terms.tenant, fresh.worst(), &moment);
     state.leases.insert(lease, fresh);
     state.due.insert((start_by, Due::Start(lease)));
 }
 
-fn remove_lease_due(state: &mut State, lease: LeaseId) {
-    match state.leases.get(&lease).expect(LIVE_LEASE).stage {
-        LeaseStage::Granted { start_by, .. } => state.due.remove(&(start_by, Due::Start(lease))),
-        LeaseStage::Active { ends_at, .. } => state.due.remove(&(ends_at, Due::End(lease))),
-        LeaseStage::Ending { .. } => false,
-    };
+/// What of the owner's hardware a lease stands on besides what is on offer: its slices as they were
+/// offered. What is carved out of a GPU is part of the offer of the whole.
+fn leased_hardware(terms: &LeaseTerms) -> GpuMilli {
+    let offered = terms.members.iter().filter(|member| member.origin == Origin::Offered);
+    let amounts = offered.map(|member| member.capacity.gpu);
+    amounts.fold(GpuMilli::ZERO, GpuMilli::saturating_add)
 }
 
-fn ended(state: &mut State, lease: LeaseId) {
+fn insert_lease_due(state: &mut State, lease: LeaseId) {
+    let due = state.leases.get(&lease).expect(LIVE_LEASE).due(lease);
+    state.due.extend(due);
+}
+
+fn remove_lease_due(state: &mut State, lease: LeaseId) {
+    if let Some(due) = state.leases.get(&lease).expect(LIVE_LEASE).due(lease) {
+        state.due.remove(&due);
+    }
+}
+
+fn capped(state: &mut State, id: LeaseId, billed_max: Millis) {
+    remove_lease_due(state, id);
+    let lease = lease_mut(state, id);
+    let before = lease.worst();
+    lease.billed_max = Some(billed_max);
+    let (tenant, granted_at, after) = (lease.terms.tenant, lease.granted_at, lease.worst());
+    state.tree.settle(tenant, granted_at, (before.minus(after), Spend::default()));
+    insert_lease_due(state, id);
+}
+
+fn ended(state: &mut State, lease: LeaseId, settlement: &Settlement) {
     remove_lease_due(state, lease);
     let over = state.leases.remove(&lease).expect(LIVE_LEASE);
     for member in &over.terms.members {
         state.leased.remove(&member.slice);
     }
-    let tenant = tenant_mut(state, over.terms.tenant);
-    release_quota(tenant, over.terms.model, over.terms.gpu_total());
-    tenant.hold = tenant.hold.checked_sub(over.terms.hold).expect("INV-13: the hold was open");
+    let terms = &over.terms;
+    let tenant = tenant_mut(state, terms.tenant);
+    release_quota(tenant, terms.model, terms.gpu_total());
+    tenant.hold = tenant.hold.checked_sub(terms.hold).expect("INV-13: the hold was open");
+    let moment = state.moment();
+    state.tree.give_back(terms.tenant, terms.model, terms.gpu_total(), &moment);
+    let leased = leased_hardware(terms);
+    state.tree.change_hardware(terms.owner, terms.model, (GpuMilli::ZERO, leased), &moment);
+    let real = Spend::of(terms.price, terms.gpu_total(), settlement.billed).unwrap_or_default();
+    state.tree.settle(terms.tenant, over.granted_at, (over.worst(), real));
 }
 
 fn release_quota(tenant: &mut Tenant, model: GpuModel, amount: GpuMilli) {

@@ -8,6 +8,7 @@ use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier, WaitReason}
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
 use crate::matching::index::Kind;
+use crate::quota::Charges;
 use crate::state::{Offer, State};
 
 /// A slice that might serve a request: offered now, or freed by a victim.
@@ -137,10 +138,10 @@ pub(crate) fn stand_as_asked(placement: Placement, slices: &[Candidate]) -> bool
     })
 }
 
-/// How much more of `model` the tenant may hold.
+/// How much more of `model` may be granted to the tenant: by its own quota, by what its groups can
+/// lend it and by how much it may borrow.
 pub(crate) fn quota_left(state: &State, tenant: TenantId, model: GpuModel) -> GpuMilli {
-    let entry = state.tenants.get(&tenant);
-    entry.map_or(GpuMilli::ZERO, |tenant| tenant.quota(model).saturating_sub(tenant.held(model)))
+    state.tree.room(tenant, model, &Charges::NONE)
 }
 
 /// Whether the lease may be ended for a request of `tier`: strictly lower, not ending, and past its

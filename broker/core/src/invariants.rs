@@ -13,8 +13,8 @@ use sublet_protocol::leases::Member;
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::units::GpuMilli;
 
-use crate::partition;
 use crate::state::{Due, LeaseStage, Offer, RequestStage, State};
+use crate::{partition, quota};
 
 /// A rule that a state breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,20 +118,21 @@ fn device_holds(device: SliceId, parts: &[(LeaseId, &Member)]) -> Vec<Violation>
     found
 }
 
-/// INV-2: per tenant and model, what is held is the sum of its leases, and at most its quota.
+/// INV-2: per tenant and model, what is held is the sum of its leases; the sums of the tree are those
+/// of its leases, quotas and offers; what is held is at most the quota, and what is borrowed at most
+/// the limit, of the tenant and of each group it is in.
 ///
-/// A quota that is cut below what is held leaves older leases over it until they end. Whoever is
-/// over its quota has therefore had no grant since the quota was set.
+/// A quota that is cut below what is held leaves older leases over it until they end. Whoever has
+/// more than it may have was therefore granted nothing since.
 fn within_quota(state: &State) -> Vec<Violation> {
-    let mut sums: BTreeMap<(TenantId, GpuModel), (GpuMilli, u64)> = BTreeMap::new();
+    let mut sums: BTreeMap<(TenantId, GpuModel), GpuMilli> = BTreeMap::new();
     for lease in state.leases.values() {
         let terms = &lease.terms;
-        let (sum, newest) = sums.entry((terms.tenant, terms.model)).or_default();
+        let sum = sums.entry((terms.tenant, terms.model)).or_default();
         *sum = sum.saturating_add(terms.gpu_total());
-        *newest = terms.token.counter.max(*newest);
     }
     let mut found = Vec::new();
-    for ((id, model), (sum, newest)) in &sums {
+    for ((id, model), sum) in &sums {
         let Some(tenant) = state.tenants.get(id) else {
             found.push(violation(2, format!("{id} holds {model} and does not exist")));
             continue;
@@ -140,15 +141,12 @@ fn within_quota(state: &State) -> Vec<Violation> {
         if held != *sum {
             found.push(violation(2, format!("{id} holds {sum} of {model}, not {held}")));
         }
-        let binds_after = tenant.quotas.get(model).map_or(0, |quota| quota.binds_after);
-        if held > tenant.quota(*model) && *newest > binds_after {
-            found.push(violation(2, format!("{id} was granted {model} over its quota")));
-        }
     }
     for (id, tenant) in &state.tenants {
         let idle = tenant.held.keys().filter(|model| !sums.contains_key(&(*id, **model)));
         found.extend(idle.map(|model| violation(2, format!("{id} holds {model} by no lease"))));
     }
+    found.extend(quota::check::sums(state).into_iter().map(|what| violation(2, what)));
     found
 }
 
@@ -196,7 +194,8 @@ fn tokens_increase(state: &State) -> Vec<Violation> {
     found
 }
 
-/// INV-13: holds are never negative; what a tenant has on hold is the sum of its leases' holds.
+/// INV-13: holds are never negative; what a tenant has on hold is the sum of its leases' holds, and
+/// what its budget holds is the worst case of those that were granted this month.
 fn holds_match_leases(state: &State) -> Vec<Violation> {
     let mut sums: BTreeMap<TenantId, i128> = BTreeMap::new();
     let mut found = Vec::new();
@@ -212,6 +211,7 @@ fn holds_match_leases(state: &State) -> Vec<Violation> {
             found.push(violation(13, format!("{id} has {} on hold, not {sum}", tenant.hold)));
         }
     }
+    found.extend(quota::check::spending(state).into_iter().map(|what| violation(13, what)));
     found
 }
 
@@ -291,11 +291,8 @@ fn is_live(state: &State, at: sublet_protocol::units::Timestamp, thing: Due) -> 
         Due::Pledge(request) => state.requests.get(&request).is_some_and(
             |r| matches!(&r.stage, RequestStage::Pledged { until, .. } if *until == at),
         ),
-        Due::Start(lease) => state.leases.get(&lease).is_some_and(
-            |l| matches!(&l.stage, LeaseStage::Granted { start_by, .. } if *start_by == at),
-        ),
-        Due::End(lease) => state.leases.get(&lease).is_some_and(
-            |l| matches!(&l.stage, LeaseStage::Active { ends_at, .. } if *ends_at == at),
-        ),
+        Due::Start(lease) | Due::End(lease) | Due::Budget(lease) => {
+            state.leases.get(&lease).is_some_and(|entry| entry.due(lease) == Some((at, thing)))
+        }
     }
 }

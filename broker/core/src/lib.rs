@@ -19,6 +19,7 @@ mod evolve;
 mod fit;
 pub mod mutation;
 pub mod partition;
+pub mod quota;
 mod state;
 
 pub mod invariants;

@@ -21,11 +21,12 @@ use sublet_protocol::policy::Policy;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::Timestamp;
 
+use crate::quota::{Moment, Standing, Tree, standing};
+
 pub use cluster::{Cluster, Node};
 pub use lease::{Lease, LeaseStage};
 pub use offer::Offer;
 pub use request::{Request, RequestStage};
-pub(crate) use tenant::Quota;
 pub use tenant::Tenant;
 
 /// A remembered idempotency key.
@@ -50,6 +51,8 @@ pub(crate) enum Due {
     Start(LeaseId),
     /// A lease's bought time is over.
     End(LeaseId),
+    /// A lease comes to the end of what its budget covers.
+    Budget(LeaseId),
 }
 
 /// The replicated state of a cell.
@@ -63,6 +66,7 @@ pub struct State {
     pub(crate) sealed_at: Timestamp,
     pub(crate) tokens: u64,
     pub(crate) tenants: BTreeMap<TenantId, Tenant>,
+    pub(crate) tree: Tree,
     pub(crate) clusters: BTreeMap<ClusterId, Cluster>,
     pub(crate) prices: BTreeMap<(TenantId, GpuModel, Tier), Price>,
     pub(crate) nodes: BTreeMap<(ClusterId, NodeId), Node>,
@@ -117,6 +121,28 @@ impl State {
     #[must_use]
     pub const fn tenants(&self) -> &BTreeMap<TenantId, Tenant> {
         &self.tenants
+    }
+
+    /// The tree that the tenants stand in, with their quotas, terms and sums.
+    #[must_use]
+    pub const fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Where a tenant stands among those who want capacity now; the lowest is served first.
+    #[must_use]
+    pub fn standing(&self, tenant: TenantId, now: Timestamp) -> Standing {
+        standing(&self.tree, tenant, (now, self.policy.half_life))
+    }
+
+    /// By what a change of the tree is counted at the time of the last record.
+    pub(crate) const fn moment(&self) -> Moment {
+        Moment {
+            now: self.now,
+            half_life: self.policy.half_life,
+            entry_penalty: self.policy.entry_penalty,
+            tokens: self.tokens,
+        }
     }
 
     /// The clusters.

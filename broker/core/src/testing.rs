@@ -15,6 +15,7 @@ use sublet_protocol::ids::{
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec, Tier};
@@ -133,7 +134,10 @@ impl World {
             let id = tenant(name);
             world.must(operator(), Command::CreateTenant { tenant: id, parent: None });
             let nominal = GpuMilli::new(16_000);
-            world.must(operator(), Command::SetQuota { tenant: id, model: model(), nominal });
+            world.must(
+                operator(),
+                Command::SetQuota { tenant: id, model: model(), quota: Quota::of(nominal) },
+            );
         }
         let (owner, region) = (tenant("owner"), Region::new("eu").unwrap());
         let create = Command::CreateCluster { cluster: cluster(), owner, region, devices_max: 64 };

@@ -196,6 +196,7 @@ const fn status_of(rejection: Rejection) -> StatusCode {
         | Rejection::PolicyInvalid
         | Rejection::PriceInvalid
         | Rejection::QuotaInvalid
+        | Rejection::TermsInvalid
         | Rejection::OfferInvalid
         | Rejection::SpecInvalid(_)
         | Rejection::QuotaTooSmall

@@ -14,6 +14,7 @@ use sublet_protocol::ids::{
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{
     Capability, Class, OnRecall, Placement, RequestSpec, Tier, WorkloadRef,
@@ -149,7 +150,12 @@ pub(crate) async fn set_up(cell: &Cell) {
         let id = tenant(name);
         add(cell, operator(), Command::CreateTenant { tenant: id, parent: None }).await;
         let nominal = GpuMilli::new(64_000);
-        add(cell, operator(), Command::SetQuota { tenant: id, model: model(), nominal }).await;
+        add(
+            cell,
+            operator(),
+            Command::SetQuota { tenant: id, model: model(), quota: Quota::of(nominal) },
+        )
+        .await;
     }
     let (owner, region) = (tenant("owner"), Region::new("eu").unwrap());
     let create = Command::CreateCluster { cluster: cluster(), owner, region, devices_max: 64 };

@@ -33,7 +33,8 @@ pub use plan::{
 };
 pub use problem::{FieldError, Problem};
 pub use registry::{
-    ClusterCreate, ClusterView, PriceSet, PriceView, QuotaSet, QuotaView, TenantCreate, TenantView,
+    ClusterCreate, ClusterView, PriceSet, PriceView, QuotaFigures, QuotaSet, QuotaView,
+    TenantCreate, TenantView,
 };
 pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Money, Time, Whole};
 use crate::ids::{ClusterId, GpuModel, Region, TenantId};
+use crate::quotas::{Basis, Quota};
 use crate::requests::Tier;
+use crate::units::GpuMilli;
 
 /// A tenant to be added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,8 +44,40 @@ pub struct TenantView {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct QuotaSet {
-    /// The most the tenant may hold of the model at once, in thousandths of a GPU.
+    /// What the tenant is guaranteed of the model, in thousandths of a GPU.
     pub nominal: Whole<0, 1_000_000_000_000>,
+    /// The most it may borrow from its group, in thousandths of a GPU; without one, all that there
+    /// is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub borrow_limit: Option<Whole<0, 1_000_000_000_000>>,
+    /// The most of its own that its group may lend to others, in thousandths of a GPU; without one,
+    /// all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lend_limit: Option<Whole<0, 1_000_000_000_000>>,
+    /// Whether `nominal` counts as it is set or as far as the tenant's own clusters have it on offer
+    /// or on lease.
+    #[serde(default)]
+    pub basis: Basis,
+}
+
+impl QuotaSet {
+    /// A quota of exactly this much.
+    #[must_use]
+    pub const fn of(nominal: Whole<0, 1_000_000_000_000>) -> QuotaSet {
+        QuotaSet { nominal, borrow_limit: None, lend_limit: None, basis: Basis::Allowance }
+    }
+
+    /// It as the rules know it.
+    #[must_use]
+    pub fn quota(&self) -> Quota {
+        let amount = |limit: Whole<0, 1_000_000_000_000>| GpuMilli::new(limit.get());
+        Quota {
+            nominal: amount(self.nominal),
+            borrow_limit: self.borrow_limit.map(amount),
+            lend_limit: self.lend_limit.map(amount),
+            basis: self.basis,
+        }
+    }
 }
 
 /// How much of one GPU model a tenant may hold, and holds.
@@ -55,11 +89,39 @@ pub struct QuotaView {
     pub tenant: TenantId,
     /// For which model.
     pub model: GpuModel,
-    /// The most it may hold, in thousandths of a GPU.
+    /// What it is guaranteed, in thousandths of a GPU.
     pub nominal: u64,
+    /// The most it may borrow from its group; none means all that there is.
+    pub borrow_limit: Option<u64>,
+    /// The most of its own that its group may lend to others; none means all of it.
+    pub lend_limit: Option<u64>,
+    /// What `nominal` rests on.
+    pub basis: Basis,
     /// What it holds now, in thousandths of a GPU; not in the answer to a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<u64>,
+    /// The figures of the moment; not in the answer to a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub figures: Option<QuotaFigures>,
+}
+
+/// What becomes of a quota now, in thousandths of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QuotaFigures {
+    /// What of `nominal` counts.
+    pub counts: u64,
+    /// What it holds, and of those below it what they hold beyond what they keep for themselves.
+    pub used: u64,
+    /// What of that is borrowed from its group.
+    pub borrowed: u64,
+    /// The most its group could lend if nobody held anything.
+    pub lendable: u64,
+    /// What more may be granted to it now.
+    pub left: u64,
+    /// By how much it has more than it may have, after a cut or a move.
+    pub excess: u64,
 }
 
 /// A cluster to be added.

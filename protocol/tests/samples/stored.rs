@@ -11,10 +11,11 @@ use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::{Account, Line, MicroCredits, Price};
 use sublet_protocol::offers::RescindReason;
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::{Basis, Budget, Quota, TenantTerms, Weight};
 use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{SpecError, Tier};
-use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
+use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Seconds, Timestamp};
 
 use super::{
     boot, cluster, host, lease, model, node, offer, owner, request, slice, spec, tenant, terms,
@@ -41,6 +42,23 @@ fn region() -> Region {
     Region::new("eu-north").unwrap()
 }
 
+fn quota() -> Quota {
+    Quota {
+        nominal: GpuMilli::new(16_000),
+        borrow_limit: Some(GpuMilli::new(4_000)),
+        lend_limit: Some(GpuMilli::new(8_000)),
+        basis: Basis::Hardware,
+    }
+}
+
+fn tenant_terms() -> TenantTerms {
+    let budget = Budget {
+        gpu_time: Some(GpuTime::new(3_600_000_000_000)),
+        money: Some(MicroCredits::new(5_000_000_000)),
+    };
+    TenantTerms { weight: Weight::new(2_000), budget }
+}
+
 fn actors() -> [Actor; 4] {
     [
         Actor::Tenant { tenant: tenant(), subject: subject(), key: key_id() },
@@ -60,7 +78,7 @@ fn all_commands() -> Vec<Command> {
         Command::CreateCell { cell: cell(), policy: Policy::default() },
         Command::SetPolicy { policy: Policy::default() },
         Command::CreateTenant { tenant: tenant(), parent: Some(owner()) },
-        Command::SetQuota { tenant: tenant(), model: model(), nominal: GpuMilli::new(16_000) },
+        Command::SetQuota { tenant: tenant(), model: model(), quota: quota() },
         Command::CreateCluster {
             cluster: cluster(),
             owner: owner(),
@@ -96,6 +114,8 @@ fn all_commands() -> Vec<Command> {
         Command::DeclareSilent { cluster: cluster(), node: node(), boot },
         Command::Sweep,
         Command::SealTail,
+        Command::SetTerms { tenant: tenant(), terms: tenant_terms() },
+        Command::MoveTenant { tenant: tenant(), parent: Some(owner()) },
     ]
 }
 
@@ -113,7 +133,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 22, "a command has no sample");
+    assert_eq!(all.len(), 24, "a command has no sample");
     all
 }
 
@@ -137,7 +157,7 @@ fn set_up_events() -> Vec<Event> {
         Event::CellCreated { cell: cell(), epoch: 1, policy: Policy::default() },
         Event::PolicySet { policy: Policy::default() },
         Event::TenantCreated { tenant: tenant(), parent: None },
-        Event::QuotaSet { tenant: tenant(), model: model(), nominal: GpuMilli::new(16_000) },
+        Event::QuotaSet { tenant: tenant(), model: model(), quota: quota() },
         Event::ClusterCreated {
             cluster: cluster(),
             owner: owner(),
@@ -220,6 +240,14 @@ fn lease_events() -> Vec<Event> {
         Event::KeyUsed { tenant: Some(tenant()), key: key(), first: 12 },
         Event::KeysForgotten { before: Timestamp::new(1_699_395_200_000) },
         Event::NodeFenced { cluster: cluster(), node: node(), other: host() },
+        Event::TermsSet { tenant: tenant(), terms: tenant_terms() },
+        Event::TenantMoved { tenant: tenant(), parent: Some(owner()) },
+        Event::TenantOverAdmitted {
+            tenant: tenant(),
+            model: model(),
+            excess: GpuMilli::new(2_000),
+        },
+        Event::LeaseCapped { lease, billed_max: Millis::new(1_800_000) },
     ]
 }
 
@@ -238,6 +266,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 29, "an event has no sample");
+    assert_eq!(all.len(), 33, "an event has no sample");
     all
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
 use sublet_protocol::ids::{KeyId, LeaseId, Project, RequestId, Subject, TenantId};
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
@@ -143,7 +144,7 @@ impl World {
             Ask::Release(lease) => Command::ReleaseLease { lease },
             Ask::Revoke(lease) => Command::RevokeLease { lease },
             Ask::Quota(tenant, nominal) => {
-                Command::SetQuota { tenant, model: setup::model(), nominal }
+                Command::SetQuota { tenant, model: setup::model(), quota: Quota::of(nominal) }
             }
         };
         let key = if is_forgetful { number } else { u128::from(operation.key) };

@@ -11,6 +11,7 @@ use sublet_protocol::ids::{
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::IdleFor;
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Permille, Seconds};
 
@@ -264,7 +265,7 @@ impl World {
             self.clients.tenants.push(tenant);
             commands.push(Command::CreateTenant { tenant, parent: None });
             let nominal = GpuMilli::new(6_000);
-            commands.push(Command::SetQuota { tenant, model: model(), nominal });
+            commands.push(Command::SetQuota { tenant, model: model(), quota: Quota::of(nominal) });
         }
         let region = Region::new("eu").expect("a region's name");
         for number in 0..CLUSTERS {

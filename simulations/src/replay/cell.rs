@@ -16,6 +16,7 @@ use sublet_protocol::leases::{LeaseTerms, Member};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
@@ -107,7 +108,10 @@ impl Cell {
     /// Adds a tenant that may hold up to `quota`.
     pub(crate) fn add_tenant(&mut self, tenant: TenantId, quota: GpuMilli) -> Result<(), Error> {
         self.done(operator(), Command::CreateTenant { tenant, parent: None })?;
-        self.done(operator(), Command::SetQuota { tenant, model: model(), nominal: quota })?;
+        self.done(
+            operator(),
+            Command::SetQuota { tenant, model: model(), quota: Quota::of(quota) },
+        )?;
         for tier in [Tier::Opportunistic, Tier::Standard, Tier::Reserved] {
             let price =
                 Command::SetPrice { owner: tenant, model: model(), tier, per_gpu_hour: PRICE };

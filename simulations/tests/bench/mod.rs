@@ -21,6 +21,7 @@ use sublet_protocol::leases::Member;
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::IdleFor;
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec, Tier};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
@@ -104,7 +105,10 @@ impl Cell {
             let tenant = tenant(name);
             cell.must(operator(), Command::CreateTenant { tenant, parent: None });
             let nominal = GpuMilli::new(16_000);
-            cell.must(operator(), Command::SetQuota { tenant, model: model(), nominal });
+            cell.must(
+                operator(),
+                Command::SetQuota { tenant, model: model(), quota: Quota::of(nominal) },
+            );
         }
         let (owner, region) = (tenant("owner"), Region::new("eu").unwrap());
         let create = Command::CreateCluster { cluster: cluster(), owner, region, devices_max: 64 };

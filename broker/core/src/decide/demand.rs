@@ -9,7 +9,7 @@ use sublet_protocol::requests::RequestSpec;
 use sublet_protocol::units::Timestamp;
 
 use super::{Decision, ending, only_owner_of};
-use crate::state::{LeaseStage, RequestStage, State, Tenant};
+use crate::state::{LeaseStage, RequestStage, State};
 
 pub(super) fn submit(
     state: &State,
@@ -28,18 +28,22 @@ pub(super) fn submit(
         return Err(Rejection::RequestsExhausted);
     }
     let spec = spec.clone();
-    if !could_ever_fit(entry, &spec) {
+    if !could_ever_fit(state, tenant, &spec) {
         let rejection = Rejection::QuotaTooSmall;
         return Ok(vec![Event::RequestRefused { request, tenant, spec, rejection }]);
     }
     Ok(vec![Event::RequestSubmitted { request, tenant, spec }])
 }
 
-/// Whether the tenant's quota for some allowed model is as large as the request.
-pub(crate) fn could_ever_fit(tenant: &Tenant, spec: &RequestSpec) -> bool {
+/// Whether the tenant could hold as much of some allowed model if nobody else held anything and every
+/// cluster offered all that its owner's quota counts on.
+pub(crate) fn could_ever_fit(state: &State, tenant: TenantId, spec: &RequestSpec) -> bool {
     let total = spec.gpu_total();
-    let is_allowed = |model| spec.models.is_empty() || spec.models.contains(&model);
-    tenant.quotas().any(|(model, nominal)| is_allowed(model) && nominal >= total)
+    let mut allowed = state.tree.models(tenant).into_iter();
+    allowed.any(|model| {
+        let is_allowed = spec.models.is_empty() || spec.models.contains(&model);
+        is_allowed && state.tree.ceiling(tenant, model) >= total
+    })
 }
 
 pub(super) fn cancel(state: &State, actor: &Actor, request: RequestId, now: Timestamp) -> Decision {

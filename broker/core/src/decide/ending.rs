@@ -100,7 +100,7 @@ fn settle(
     let terms = &lease.terms;
     let window = lease.active_since().map_or(Millis::ZERO, |since| now.since(since));
     let used = if state.leaves_out(Mutation::UnmeasuredCharge) { window } else { used };
-    let billed = used.min(window).min(terms.duration.as_millis());
+    let billed = used.min(window).min(lease.billed_max());
     // Row F9: what the owner takes back before the minimum run time costs the borrower nothing.
     let is_cut_short = reason == EndReason::Reclaimed && billed < state.policy.min_run.as_millis();
     let billed = if is_cut_short { Millis::ZERO } else { billed };

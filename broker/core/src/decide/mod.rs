@@ -10,6 +10,7 @@ mod plan;
 mod setup;
 mod supply;
 mod sweep;
+mod tenants;
 
 pub(crate) use demand::could_ever_fit;
 use sublet_protocol::commands::{Actor, Command, PLAN_GROUPS_MAX, PlanGroup, Stamped};
@@ -61,8 +62,14 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
         Command::CreateTenant { tenant, parent } => {
             setup::create_tenant(state, actor, *tenant, *parent)
         }
-        Command::SetQuota { tenant, model, nominal } => {
-            setup::set_quota(state, actor, *tenant, *model, *nominal)
+        Command::SetQuota { tenant, model, quota } => {
+            tenants::set_quota(state, actor, (*tenant, *model), *quota)
+        }
+        Command::SetTerms { tenant, terms } => {
+            tenants::set_terms(state, actor, (*tenant, terms), now)
+        }
+        Command::MoveTenant { tenant, parent } => {
+            tenants::move_tenant(state, actor, *tenant, *parent)
         }
         Command::CreateCluster { cluster, owner, region, devices_max } => {
             setup::create_cluster(state, actor, *cluster, (*owner, *region, *devices_max))

@@ -17,6 +17,7 @@ use super::{Decision, ending};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
 use crate::partition::{self, DeviceRoom};
+use crate::quota::{Charges, Want};
 use crate::state::{Offer, Request, RequestStage, State};
 
 pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
@@ -145,9 +146,10 @@ fn judge(
     }
     let count = u64::try_from(slices.len()).map_err(|_| Rejection::PlanCount)?;
     let wanted = gpu.checked_mul(count).ok_or(Rejection::QuotaExceeded)?;
-    let has_room = wanted <= fit::quota_left(state, request.tenant, model);
-    if !has_room && !state.leaves_out(Mutation::NoQuota) {
-        return Err(Rejection::QuotaExceeded);
+    let want = Want { tenant: request.tenant, model, gpu: wanted, price, duration: spec.duration };
+    let obstacle = Charges::NONE.obstacle(&state.tree, &want, now);
+    if let Some(obstacle) = obstacle.filter(|_| !state.leaves_out(Mutation::NoQuota)) {
+        return Err(obstacle.rejection());
     }
     Ok(Common { cluster, owner, model, gpu, price })
 }

@@ -7,13 +7,11 @@ use sublet_protocol::money::{MicroCredits, Price};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Tier;
-use sublet_protocol::units::GpuMilli;
 
 use super::{Decision, only_operator, only_owner_of};
+use crate::quota::LEVELS_MAX;
 use crate::state::State;
 
-/// Most a quota can be: 10⁹ GPUs, so that sums of quotas and usage never overflow.
-const QUOTA_MAX: GpuMilli = GpuMilli::new(1_000_000_000_000);
 /// Highest price: one million currency units per GPU-hour.
 const PRICE_MAX: MicroCredits = MicroCredits::new(1_000_000 * MicroCredits::PER_UNIT);
 
@@ -56,25 +54,10 @@ pub(super) fn create_tenant(
     if parent.is_some_and(|parent| !state.tenants.contains_key(&parent)) {
         return Err(Rejection::TenantMissing);
     }
+    if parent.is_some_and(|parent| state.tree.level(parent) >= LEVELS_MAX) {
+        return Err(Rejection::TenantTooDeep);
+    }
     Ok(vec![Event::TenantCreated { tenant, parent }])
-}
-
-pub(super) fn set_quota(
-    state: &State,
-    actor: &Actor,
-    tenant: TenantId,
-    model: GpuModel,
-    nominal: GpuMilli,
-) -> Decision {
-    only_operator(actor)?;
-    let entry = state.tenants.get(&tenant).ok_or(Rejection::TenantMissing)?;
-    if nominal > QUOTA_MAX {
-        return Err(Rejection::QuotaInvalid);
-    }
-    if entry.quotas.get(&model).is_some_and(|quota| quota.nominal == nominal) {
-        return Ok(Vec::new());
-    }
-    Ok(vec![Event::QuotaSet { tenant, model, nominal }])
 }
 
 pub(super) fn create_cluster(

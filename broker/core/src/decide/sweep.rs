@@ -37,6 +37,9 @@ fn due_event(state: &State, thing: Due, now: Timestamp) -> Option<Event> {
             ending::begin(lease, state.leases.get(&lease)?, EndReason::StartFailed, now)
         }
         Due::End(lease) => ending::begin(lease, state.leases.get(&lease)?, EndReason::Expired, now),
+        Due::Budget(lease) => {
+            ending::begin(lease, state.leases.get(&lease)?, EndReason::Budget, now)
+        }
     }
 }
 

@@ -208,6 +208,8 @@ fn may_open_a_match(event: &Event) -> bool {
     match event {
         Event::PolicySet { .. }
         | Event::QuotaSet { .. }
+        | Event::TermsSet { .. }
+        | Event::TenantMoved { .. }
         | Event::PriceSet { .. }
         | Event::CapacityOffered { .. }
         | Event::RequestSubmitted { .. }
@@ -234,7 +236,9 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::TailSealed { .. }
         | Event::KeyUsed { .. }
         | Event::KeysForgotten { .. }
-        | Event::NodeFenced { .. } => false,
+        | Event::NodeFenced { .. }
+        | Event::TenantOverAdmitted { .. }
+        | Event::LeaseCapped { .. } => false,
     }
 }
 

@@ -14,9 +14,10 @@ use super::order::queue_key;
 use super::place;
 use super::preempt;
 use super::problem::Problem;
-use super::solve::Spent;
+use super::solve::{Spent, want};
 use crate::decide::could_ever_fit;
 use crate::fit;
+use crate::quota::{Charges, Obstacle};
 use crate::state::{Request, RequestStage, StateView};
 
 /// Offers that one rule keeps from a request.
@@ -127,8 +128,7 @@ fn allowed_models<'a>(
     problem: &'a Problem<'_>,
     request: &'a Request,
 ) -> impl Iterator<Item = GpuModel> + 'a {
-    let quotas = problem.view.state.tenants.get(&request.tenant).into_iter();
-    let models = quotas.flat_map(|tenant| tenant.quotas().map(|(model, _)| model));
+    let models = problem.view.state.tree.models(request.tenant).into_iter();
     let spec = &request.spec;
     models.filter(move |model| spec.models.is_empty() || spec.models.contains(model))
 }
@@ -149,7 +149,11 @@ fn reason(
 ) -> WaitReason {
     let state = problem.view.state;
     if request.spec.gpu_total() > quota_left(problem, request) {
-        return WaitReason::Quota;
+        let tree = &state.tree;
+        let unlimited = allowed_models(problem, request)
+            .map(|model| tree.room_without_borrow_limits(request.tenant, model, &Charges::NONE));
+        let is_limited = unlimited.max().is_some_and(|room| request.spec.gpu_total() <= room);
+        return if is_limited { WaitReason::BorrowLimit } else { WaitReason::Quota };
     }
     if fitting < request.spec.count {
         // Too few fit. If others would but for one rule, that rule; if none is offered, capacity.
@@ -159,16 +163,21 @@ fn reason(
     }
     let alike = place::fitting(problem, id, request);
     let is_priced = |cluster, model| place::price(state, request, cluster, model).is_some();
-    let mut priced = alike.iter().filter(|((cluster, model, _), _)| is_priced(*cluster, *model));
+    let priced = alike.iter().filter(|((cluster, model, _), _)| is_priced(*cluster, *model));
     if priced.clone().next().is_none() {
         return WaitReason::Price;
     }
-    let has_quota = priced.any(|((_, model, gpu), _)| {
+    let obstacles = priced.map(|((cluster, model, gpu), _)| {
         let total = gpu.checked_mul(u64::from(request.spec.count));
-        total.is_some_and(|total| total <= fit::quota_left(state, request.tenant, *model))
+        let price = place::price(state, request, *cluster, *model);
+        let Some((total, price)) = total.zip(price) else { return Some(Obstacle::Quota) };
+        let want = want(request, *model, total, price);
+        Spent::default().obstacle(problem.view, &want)
     });
-    if !has_quota {
-        return WaitReason::Quota;
+    // Where nothing stands in the way, nothing is in the way. Else the last of the rules: what
+    // passed the others is nearest to a grant.
+    if let Some(Some(obstacle)) = obstacles.max_by_key(|o| o.map_or(3, Obstacle::rank)) {
+        return obstacle.reason();
     }
     match place::pick(problem, &Spent::default(), id, request) {
         // It fits and is merely not served yet: those before it come first.
@@ -195,13 +204,13 @@ fn position(problem: &Problem<'_>, id: RequestId, request: &Request) -> u32 {
 #[must_use]
 pub fn what_if(view: StateView<'_>, tenant: TenantId, spec: &RequestSpec) -> WhatIf {
     let refuse = |rejection| WhatIf { outcome: WhatIfOutcome::Refuse(rejection), hold: None };
-    let Some(entry) = view.state.tenants.get(&tenant) else {
+    if !view.state.tenants.contains_key(&tenant) {
         return refuse(Rejection::TenantMissing);
-    };
+    }
     if let Err(error) = spec.validate() {
         return refuse(Rejection::SpecInvalid(error));
     }
-    if !could_ever_fit(entry, spec) {
+    if !could_ever_fit(view.state, tenant, spec) {
         return refuse(Rejection::QuotaTooSmall);
     }
     // An id that no request has: the largest, which is never made.

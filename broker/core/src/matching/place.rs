@@ -17,7 +17,7 @@ use sublet_protocol::units::GpuMilli;
 
 use super::problem::{NodeSlots, Problem, Slot};
 use super::score::{self, Rank};
-use super::solve::Spent;
+use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
 use crate::partition;
 use crate::state::{Request, State};
@@ -212,7 +212,7 @@ pub(super) fn pick(
     for ((cluster, model, gpu), groups) in fitting(problem, id, request) {
         let Some(price) = price(state, request, cluster, model) else { continue };
         let total = gpu.checked_mul(u64::from(request.spec.count))?;
-        if total > spent.quota_left(state, request.tenant, model) {
+        if spent.obstacle(problem.view, &want(request, model, total, price)).is_some() {
             continue;
         }
         let cost = i128::from(price.per_gpu_hour.get()) * i128::from(total.get());

@@ -12,9 +12,10 @@ use sublet_protocol::units::GpuMilli;
 
 use super::place::{fitting, price};
 use super::problem::Problem;
-use super::solve::Spent;
+use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
+use crate::quota::Want;
 use crate::state::Request;
 
 /// Slices that can serve one request together: alike, and as close as asked.
@@ -55,12 +56,13 @@ pub(super) fn preempt(
 ) -> Option<PlanGroup> {
     let state = problem.view.state;
     let count = usize::try_from(request.spec.count).ok()?;
-    let mut best: Option<(Site, Choice)> = None;
+    let mut best: Option<(Want, Choice)> = None;
     for (site, room) in rooms(problem, spent, id, request) {
         let (cluster, model, gpu, _, _) = site;
         let total = gpu.checked_mul(u64::from(request.spec.count))?;
-        let has_quota = total <= spent.quota_left(state, request.tenant, model);
-        if !has_quota || price(state, request, cluster, model).is_none() {
+        let Some(price) = price(state, request, cluster, model) else { continue };
+        let want = want(request, model, total, price);
+        if spent.obstacle(problem.view, &want).is_some() {
             continue;
         }
         let Some(choice) = fewest(room, count) else { continue };
@@ -72,13 +74,13 @@ pub(super) fn preempt(
             (choice.victims.len(), highest.max())
         };
         if best.as_ref().is_none_or(|(_, known)| harm(&choice) < harm(known)) {
-            best = Some((site, choice));
+            best = Some((want, choice));
         }
     }
-    let ((_, model, gpu, _, _), Choice { victims, freed, members }) = best?;
+    let (want, Choice { victims, freed, members }) = best?;
     spent.doomed.extend(victims.iter().copied());
     // What is freed is not held yet, but two pledges must not count on the same quota.
-    spent.give(request.tenant, model, gpu.checked_mul(u64::from(request.spec.count))?);
+    spent.give(state, &want);
     for slot in problem.nodes.iter_mut().flat_map(|node| &mut node.slots) {
         slot.is_taken |= members.iter().any(|member| member.slice == slot.candidate.slice);
     }

@@ -8,7 +8,7 @@ use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, Region, Reques
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom};
 use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec};
-use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Timestamp};
+use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
 use super::order::{Line, lines};
 use crate::fit::Candidate;
@@ -173,10 +173,12 @@ pub(super) struct Shape {
     models: Vec<GpuModel>,
     regions: Vec<Region>,
     capability: Capability,
+    /// The declared time, where a budget must cover it.
+    budgeted: Option<Seconds>,
 }
 
 impl Shape {
-    pub(super) fn of(tenant: TenantId, spec: &RequestSpec) -> Shape {
+    pub(super) fn of(state: &State, tenant: TenantId, spec: &RequestSpec) -> Shape {
         // Every field by name: whoever adds one decides whether it tells requests apart.
         let RequestSpec {
             project: _,
@@ -189,7 +191,7 @@ impl Shape {
             cpu,
             host_memory,
             placement,
-            duration: _,
+            duration,
             max_price,
             regions,
             capability,
@@ -207,6 +209,7 @@ impl Shape {
             models: models.clone(),
             regions: regions.clone(),
             capability: *capability,
+            budgeted: state.tree.has_budget(tenant).then_some(*duration),
         }
     }
 }

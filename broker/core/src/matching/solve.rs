@@ -1,20 +1,21 @@
 //! Walks the queue and proposes grants: tiers from the top, within a tier the tenant with the lowest
-//! share of its quota, within a tenant its own order. A request that finds no room is passed over.
+//! weighted share, within a tenant its own order. A request that finds no room is passed over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use sublet_protocol::commands::{PLAN_GROUPS_MAX, PlanGroup};
 use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
+use sublet_protocol::money::Price;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
 
-use super::index::Tournament;
-use super::order::share;
 use super::place::pick;
 use super::problem::{Hopeless, Problem, Shape};
 use super::{Preemption, preempt};
 use crate::fit;
-use crate::state::{Request, RequestStage, State};
+use crate::quota::{Charges, Obstacle, Standing, Want, standing_with};
+use crate::state::{Request, RequestStage, State, StateView};
 
 /// Most requests that one plan looks for room for; the rest wait for the next plan.
 const TRIES_MAX: usize = 4_096;
@@ -24,28 +25,36 @@ const PREEMPTIONS_MAX: usize = 16;
 /// What a plan has given away so far.
 #[derive(Debug, Default)]
 pub(super) struct Spent {
-    /// GPU given to a tenant by this plan, by model.
-    pub(super) given: BTreeMap<(TenantId, GpuModel), GpuMilli>,
+    /// What quotas and budgets it takes.
+    charges: Charges,
     /// Leases that this plan ends.
     pub(super) doomed: BTreeSet<LeaseId>,
 }
 
 impl Spent {
-    fn total(&self, tenant: TenantId) -> GpuMilli {
-        let own = self.given.iter().filter(|((id, _), _)| *id == tenant);
-        own.fold(GpuMilli::ZERO, |sum, (_, amount)| sum.saturating_add(*amount))
+    /// What keeps the request from so much of a model at this price, of quotas and budgets.
+    pub(super) fn obstacle(&self, view: StateView<'_>, want: &Want) -> Option<Obstacle> {
+        self.charges.obstacle(&view.state.tree, want, view.now)
     }
 
     /// What the tenant may still get of a model.
-    pub(super) fn quota_left(&self, state: &State, tenant: TenantId, model: GpuModel) -> GpuMilli {
-        let given = self.given.get(&(tenant, model)).copied().unwrap_or_default();
-        fit::quota_left(state, tenant, model).saturating_sub(given)
+    pub(super) fn room(&self, state: &State, tenant: TenantId, model: GpuModel) -> GpuMilli {
+        state.tree.room(tenant, model, &self.charges)
     }
 
-    pub(super) fn give(&mut self, tenant: TenantId, model: GpuModel, amount: GpuMilli) {
-        let given = self.given.entry((tenant, model)).or_default();
-        *given = given.saturating_add(amount);
+    pub(super) fn give(&mut self, state: &State, want: &Want) {
+        self.charges.give(&state.tree, want);
     }
+
+    fn standing(&self, view: StateView<'_>, tenant: TenantId) -> Standing {
+        let at = (view.now, view.state.policy.half_life);
+        standing_with(&view.state.tree, &self.charges, tenant, at)
+    }
+}
+
+/// What a grant of `gpu` to the request would take of quotas and budgets.
+pub(super) const fn want(request: &Request, model: GpuModel, gpu: GpuMilli, price: Price) -> Want {
+    Want { tenant: request.tenant, model, gpu, price, duration: request.spec.duration }
 }
 
 /// Where a walk takes the requests from, and who hears what became of them.
@@ -105,35 +114,38 @@ impl Walk {
     }
 
     fn tier(&mut self, problem: &mut Problem<'_>, source: &mut dyn Source, tier: Tier) {
-        let state = problem.view.state;
+        let view = problem.view;
         let tenants = source.tenants(tier);
-        let mut order = Tournament::new(tenants.len());
-        let key =
-            |walk: &Walk, tenant| share(state, tenant, walk.spent.total(tenant)).min(u64::MAX - 1);
-        for (tenant, ordinal) in tenants.iter().zip(0..) {
-            order.set(ordinal, key(self, *tenant));
-        }
-        while let Some(ordinal) = order.best() {
-            order.set(ordinal, u64::MAX);
-            let Some(tenant) = usize::try_from(ordinal).ok().and_then(|at| tenants.get(at)) else {
-                return;
-            };
-            while let Some(id) = source.next(tier, *tenant) {
+        let standings =
+            tenants.iter().map(|tenant| Reverse((self.standing(view, *tenant), *tenant)));
+        let mut order: BinaryHeap<Reverse<(Standing, TenantId)>> = standings.collect();
+        while let Some(Reverse((standing, tenant))) = order.pop() {
+            // What was given to others of its group moved it back. Standings only grow in a plan.
+            let moved = self.standing(view, tenant);
+            if moved > standing {
+                order.push(Reverse((moved, tenant)));
+                continue;
+            }
+            while let Some(id) = source.next(tier, tenant) {
                 if self.is_full() {
                     return;
                 }
-                let Some(request) = state.requests.get(&id) else { return };
+                let Some(request) = view.state.requests.get(&id) else { return };
                 // Another lease that was to end, or a slot that waits for it, may be there again.
                 let is_lasting = !self.has_preempted();
                 source.bring(problem, id);
                 let is_served = self.serve(problem, tier, id, request);
-                source.tried(state, id, &Trial { is_served, is_lasting, spent: &self.spent });
+                source.tried(view.state, id, &Trial { is_served, is_lasting, spent: &self.spent });
                 if is_served {
-                    order.set(ordinal, key(self, *tenant));
+                    order.push(Reverse((self.standing(view, tenant), tenant)));
                     break;
                 }
             }
         }
+    }
+
+    fn standing(&self, view: StateView<'_>, tenant: TenantId) -> Standing {
+        self.spent.standing(view, tenant)
     }
 
     fn has_preempted(&self) -> bool {
@@ -150,14 +162,15 @@ impl Walk {
     ) -> bool {
         // A request with a pledge sees slots that its likes do not.
         let is_pledged = matches!(request.stage, RequestStage::Pledged { .. });
-        let shape = Shape::of(request.tenant, &request.spec);
+        let shape = Shape::of(problem.view.state, request.tenant, &request.spec);
         let needed = fit::needed(&request.spec);
         if !is_pledged && self.hopeless.has(&shape, needed) {
             return false;
         }
         self.tries += 1;
         if let Some(pick) = pick(problem, &self.spent, id, request) {
-            self.spent.give(request.tenant, pick.model, pick.total);
+            let want = want(request, pick.model, pick.total, pick.price);
+            self.spent.give(problem.view.state, &want);
             let members = pick.take(&mut problem.nodes);
             self.groups.push(PlanGroup::Grant { request: id, members });
             return true;

@@ -4,8 +4,12 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use sublet_protocol::capacity::SliceId;
+use sublet_protocol::ids::LeaseId;
 use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::units::{Millis, Timestamp};
+
+use super::Due;
+use crate::quota::Spend;
 
 /// Where a lease is in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +47,8 @@ pub struct Lease {
     pub(crate) stage: LeaseStage,
     pub(crate) stopped: BTreeSet<SliceId>,
     pub(crate) used: Millis,
+    /// The most that is billed, if a budget was cut below its worst case.
+    pub(crate) billed_max: Option<Millis>,
 }
 
 impl Lease {
@@ -74,6 +80,38 @@ impl Lease {
     #[must_use]
     pub const fn used(&self) -> Millis {
         self.used
+    }
+
+    /// The most that will be billed: the bought time, or less if a budget was cut.
+    #[must_use]
+    pub fn billed_max(&self) -> Millis {
+        let bought = self.terms.duration.as_millis();
+        self.billed_max.map_or(bought, |most| most.min(bought))
+    }
+
+    /// What it may cost at most. Nothing only if that could not be written, which the grant checked.
+    pub(crate) fn worst(&self) -> Spend {
+        let terms = &self.terms;
+        Spend::of(terms.price, terms.gpu_total(), self.billed_max()).unwrap_or_default()
+    }
+
+    /// What becomes due of it next, and when: its start, the end of what its budget covers less its
+    /// grace, or the end of its bought time.
+    pub(crate) fn due(&self, id: LeaseId) -> Option<(Timestamp, Due)> {
+        match self.stage {
+            LeaseStage::Granted { start_by, .. } => Some((start_by, Due::Start(id))),
+            LeaseStage::Active { since, ends_at } => {
+                let line = self.billed_max.map(|most| {
+                    let grace = self.terms.grace.as_millis();
+                    since.after_millis(most.saturating_sub(grace))
+                });
+                match line.filter(|line| *line < ends_at) {
+                    Some(line) => Some((line, Due::Budget(id))),
+                    None => Some((ends_at, Due::End(id))),
+                }
+            }
+            LeaseStage::Ending { .. } => None,
+        }
     }
 
     /// Whether nobody ends it yet: it is prepared or active.

@@ -2,6 +2,7 @@
 
 use sublet_protocol::commands::{Command, GroupOutcome, PlanGroup};
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, Placement, RequestSpec, WaitReason};
 use sublet_protocol::units::{GpuMilli, MiB, Seconds};
@@ -162,7 +163,10 @@ fn each_reason_to_wait_is_named() {
 fn a_request_over_what_is_left_of_the_quota_waits_for_it() {
     let mut world = World::with_nodes(2);
     let nominal = GpuMilli::new(8_000);
-    world.must(operator(), Command::SetQuota { tenant: tenant("acme"), model: model(), nominal });
+    world.must(
+        operator(),
+        Command::SetQuota { tenant: tenant("acme"), model: model(), quota: Quota::of(nominal) },
+    );
     let first = world.submit("acme", 1, spec(Class::Batch, 7));
     world.activate(first, &[0, 1, 2, 3, 4, 5, 6]);
     let second = world.submit("acme", 2, spec(Class::Batch, 2));

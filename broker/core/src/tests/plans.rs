@@ -7,6 +7,7 @@ use sublet_protocol::events::Event;
 use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, Placement, RequestSpec};
 use sublet_protocol::units::{GpuMilli, MiB, Seconds};
@@ -87,7 +88,7 @@ fn a_grant_stops_exactly_at_the_quota() {
     let cut = |nominal| Command::SetQuota {
         tenant: tenant("acme"),
         model: model(),
-        nominal: GpuMilli::new(nominal),
+        quota: Quota::of(GpuMilli::new(nominal)),
     };
     let members = vec![world.member(gpu(0)), world.member(gpu(1))];
     world.must(operator(), cut(1_999));

@@ -7,6 +7,7 @@ use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, RequestId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::policy::Policy;
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, RequestSpec, SpecError, Tier};
 use sublet_protocol::units::{GpuMilli, Seconds};
@@ -46,7 +47,7 @@ fn a_request_larger_than_the_quota_by_one_milli_gpu_is_refused_and_journalled() 
     let set = |nominal| Command::SetQuota {
         tenant: tenant("acme"),
         model: model(),
-        nominal: GpuMilli::new(nominal),
+        quota: Quota::of(GpuMilli::new(nominal)),
     };
     world.must(operator(), set(1_999));
     let events = world.must(user("acme"), submit(1, spec(Class::Batch, 2)));

@@ -9,6 +9,7 @@ use sublet_protocol::commands::{
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, RequestId, Token};
 use sublet_protocol::offers::{Division, HostRoom, MigMode, OfferTerms, RescindReason, SharedBy};
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::requests::{Class, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
 
@@ -168,7 +169,11 @@ fn take(world: &mut World, step: Step) {
         }
         Step::Quota { gpus } => {
             let nominal = GpuMilli::new(gpus * 1_000);
-            let set = Command::SetQuota { tenant: tenant("acme"), model: model(), nominal };
+            let set = Command::SetQuota {
+                tenant: tenant("acme"),
+                model: model(),
+                quota: Quota::of(nominal),
+            };
             world.ask(operator(), None, set);
         }
         Step::Seal => {

@@ -8,7 +8,6 @@ use axum::http::StatusCode;
 use sublet_protocol::api::{Page, Problem, QuotaSet, QuotaView, TenantCreate, TenantView};
 use sublet_protocol::commands::Command;
 use sublet_protocol::ids::{GpuModel, TenantId};
-use sublet_protocol::units::GpuMilli;
 
 use crate::http::app::App;
 use crate::http::error::ApiError;
@@ -36,8 +35,7 @@ pub(crate) async fn list(
     let read = app.cell.read(|state| {
         let seen = state.tenants().range((from, Bound::Unbounded));
         let seen = seen.filter(|(id, _)| reader.scope.sees(**id));
-        let currency = state.policy().currency;
-        let items = seen.map(|(id, tenant)| (id.to_string(), views::tenant(*id, tenant, currency)));
+        let items = seen.map(|(id, tenant)| (id.to_string(), views::tenant(*id, tenant, state)));
         page(items, limit)
     });
     Ok(Answer(read.await?))
@@ -86,12 +84,12 @@ pub(crate) async fn show(
 ) -> Result<Answer<TenantView>, ApiError> {
     let read = app.cell.read(|state| {
         let tenant = state.tenants().get(&id).filter(|_| reader.scope.sees(id))?;
-        Some(views::tenant(id, tenant, state.policy().currency))
+        Some(views::tenant(id, tenant, state))
     });
     read.await?.map(Answer).ok_or_else(ApiError::not_found)
 }
 
-/// Sets how much of a GPU model a tenant may hold at once.
+/// Sets how much of a GPU model a tenant may hold, borrow and lend.
 #[utoipa::path(
     put, path = "/v1/tenants/{tenant}/quotas/{model}", tag = "tenants", security(("token" = [])),
     params(("tenant" = String, Path), ("model" = String, Path),
@@ -108,11 +106,11 @@ pub(crate) async fn set_quota(
     body: Json<QuotaSet>,
 ) -> Result<Answer<QuotaView>, ApiError> {
     let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
-    let nominal = body.value.nominal.get();
-    let command = Command::SetQuota { tenant, model, nominal: GpuMilli::new(nominal) };
+    let quota = body.value.quota();
+    let command = Command::SetQuota { tenant, model, quota };
     let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
     // What it is already needs no record.
-    let unchanged = QuotaView { tenant, model, nominal, held: None };
+    let unchanged = views::quota_of(tenant, model, &quota);
     Ok(Answer(change.find(views::quota_set).unwrap_or(unchanged)))
 }
 
@@ -136,7 +134,7 @@ pub(crate) async fn quotas(
     let read = app.cell.read(|state| {
         let seen = state.tenants().iter();
         let seen = seen.filter(|(id, _)| reader.scope.sees(**id) && only.is_none_or(|o| o == **id));
-        let quotas = seen.flat_map(|(id, tenant)| views::quotas(*id, tenant));
+        let quotas = seen.flat_map(|(id, tenant)| views::quotas(*id, tenant, state));
         let items = quotas.map(|quota| (format!("{}/{}", quota.tenant, quota.model), quota));
         // A name never holds a slash, which sorts behind the dash: compare the parts.
         let place = |cursor: &str| {

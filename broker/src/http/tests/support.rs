@@ -17,6 +17,7 @@ use sublet_protocol::ids::{
 };
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::transport::{Address, AgentLink, in_process};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds};
@@ -184,7 +185,11 @@ impl World {
         for tenant in [acme, initech, umbrella] {
             self.must(actor_operator(), Command::CreateTenant { tenant, parent: None }).await;
             let nominal = GpuMilli::new(8_000);
-            self.must(actor_operator(), Command::SetQuota { tenant, model, nominal }).await;
+            self.must(
+                actor_operator(),
+                Command::SetQuota { tenant, model, quota: Quota::of(nominal) },
+            )
+            .await;
         }
         let region = Region::new("eu").unwrap();
         let create =

@@ -1,33 +1,64 @@
 //! Tenants, quotas, clusters and prices, from the state or from the record of a change.
 
+use sublet_core::quota::Node;
 use sublet_core::{Cluster, State, Tenant};
-use sublet_protocol::api::{ClusterView, Money, PriceView, QuotaView, TenantView, Time};
+use sublet_protocol::api::{
+    ClusterView, Money, PriceView, QuotaFigures, QuotaView, TenantView, Time,
+};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, GpuModel, TenantId};
 use sublet_protocol::money::{Currency, MicroCredits, Price};
+use sublet_protocol::quotas::Quota;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::Tier;
+use sublet_protocol::units::GpuMilli;
 
 /// A tenant as it is now.
-pub(crate) fn tenant(id: TenantId, tenant: &Tenant, currency: Currency) -> TenantView {
+pub(crate) fn tenant(id: TenantId, tenant: &Tenant, state: &State) -> TenantView {
+    let currency = state.policy().currency;
     TenantView {
         id,
-        parent: tenant.parent(),
+        parent: state.tree().node(id).and_then(Node::parent),
         created_at: Time(tenant.created_at()),
-        quotas: quotas(id, tenant).collect(),
+        quotas: quotas(id, tenant, state).collect(),
         open_requests: tenant.open_requests(),
         hold: Money::new(tenant.hold(), currency),
     }
 }
 
 /// A tenant's quotas as they are now.
-pub(crate) fn quotas(id: TenantId, tenant: &Tenant) -> impl Iterator<Item = QuotaView> + '_ {
-    tenant.quotas().map(move |(model, nominal)| QuotaView {
-        tenant: id,
-        model,
-        nominal: nominal.get(),
-        held: Some(tenant.held(model).get()),
+pub(crate) fn quotas<'a>(
+    id: TenantId,
+    tenant: &'a Tenant,
+    state: &'a State,
+) -> impl Iterator<Item = QuotaView> + 'a {
+    let node = state.tree().node(id).into_iter();
+    node.flat_map(Node::quotas).map(move |(model, quota)| QuotaView {
+        held: Some(tenant.held(*model).get()),
+        figures: state.tree().figures(id, *model).map(|figures| QuotaFigures {
+            counts: figures.counts.get(),
+            used: figures.used.get(),
+            borrowed: figures.borrowed.get(),
+            lendable: figures.lendable.get(),
+            left: figures.left.get(),
+            excess: figures.excess.get(),
+        }),
+        ..quota_of(id, *model, quota)
     })
+}
+
+/// A quota as it was set, without what becomes of it.
+pub(crate) fn quota_of(tenant: TenantId, model: GpuModel, quota: &Quota) -> QuotaView {
+    QuotaView {
+        tenant,
+        model,
+        nominal: quota.nominal.get(),
+        borrow_limit: quota.borrow_limit.map(GpuMilli::get),
+        lend_limit: quota.lend_limit.map(GpuMilli::get),
+        basis: quota.basis,
+        held: None,
+        figures: None,
+    }
 }
 
 /// A tenant as it was when it was added.
@@ -45,8 +76,8 @@ pub(crate) fn tenant_created(record: &Record, currency: Currency) -> Option<Tena
 
 /// A quota as it was set.
 pub(crate) fn quota_set(record: &Record) -> Option<QuotaView> {
-    let Event::QuotaSet { tenant, model, nominal } = &record.event else { return None };
-    Some(QuotaView { tenant: *tenant, model: *model, nominal: nominal.get(), held: None })
+    let Event::QuotaSet { tenant, model, quota } = &record.event else { return None };
+    Some(quota_of(*tenant, *model, quota))
 }
 
 /// A cluster as it is now.

@@ -41,7 +41,7 @@ impl Families {
         shelves: &Shelves,
         (tenant, spec): (TenantId, &RequestSpec),
     ) -> FamilyNo {
-        let shape = Shape::of(tenant, spec);
+        let shape = Shape::of(state, tenant, spec);
         if let Some(known) = self.by_shape.get(&shape) {
             return *known;
         }

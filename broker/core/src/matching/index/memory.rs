@@ -6,7 +6,8 @@ use sublet_protocol::capacity::{Origin, Part, SliceId};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use sublet_protocol::leases::LeaseTerms;
-use sublet_protocol::offers::HostRoom;
+use sublet_protocol::offers::{HostRoom, OfferTerms};
+use sublet_protocol::quotas::Basis;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::Tier;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use super::shelves::{Kind, Shelves, window};
 use super::{ClassNo, LotNo, NONE, NodeNo, PoolNo, TenantNo};
 use crate::fit;
 use crate::matching::{Limits, Preemption};
+use crate::quota::Month;
 use crate::state::{Request, RequestStage, State};
 
 /// Scatters ids over tables. It changes no answer; a shell may choose another.
@@ -47,7 +49,7 @@ pub struct Index {
     pledges: BTreeMap<RequestId, Vec<SliceId>>,
     /// Requests of the last plan that no record has confirmed yet.
     pub(super) proposed: BTreeSet<RequestId>,
-    /// Classes that sleep for want of quota.
+    /// Classes that sleep for want of quota or budget.
     pub(super) short_of_quota: BTreeSet<ClassNo>,
     /// Classes that sleep and could end other leases, if there were some to end.
     pub(super) watchers: BTreeSet<ClassNo>,
@@ -56,6 +58,8 @@ pub struct Index {
     /// Whether any offer ever named the host room of a whole node.
     is_host_shared: bool,
     limits: Limits,
+    /// The month of the last plan: a new one has new budgets.
+    month: Month,
 }
 
 impl Index {
@@ -85,6 +89,7 @@ impl Index {
             carved: BTreeMap::new(),
             is_host_shared: false,
             limits: Limits::NONE,
+            month: Month::of(state.now),
         };
         for slice in state.offers.keys() {
             index.slice(state, *slice);
@@ -114,7 +119,12 @@ impl Index {
         }
         self.next_record += 1;
         match &record.event {
-            Event::CapacityOffered { offer, .. } => self.offered(state, offer.slice),
+            Event::CapacityOffered { offer, .. } => {
+                self.offered(state, offer.slice);
+                if counts_for_quotas(state, offer) {
+                    self.wake_short_of_quota();
+                }
+            }
             Event::OfferRescinded { slice, .. } => drop(self.slice(state, *slice)),
             Event::RequestSubmitted { request, .. }
             | Event::RequestRequeued { request, .. }
@@ -153,10 +163,9 @@ impl Index {
                     // What a lease held of its node's host is free for all others there.
                     self.wake_all();
                 }
-                for class in std::mem::take(&mut self.short_of_quota) {
-                    self.queue.wake(class);
-                }
+                self.wake_short_of_quota();
             }
+            Event::LeaseCapped { .. } => self.wake_short_of_quota(),
             // What concerns neither room nor order.
             Event::RequestRefused { .. }
             | Event::MemberConfirmed { .. }
@@ -169,11 +178,16 @@ impl Index {
             | Event::NodeRegistered { .. }
             | Event::NodeSilenced { .. }
             | Event::NodeFenced { .. }
+            | Event::TenantOverAdmitted { .. }
             | Event::TenantCreated { .. }
             | Event::ClusterCreated { .. } => {}
             // What changes the terms for many at once is rare.
             Event::QuotaSet { .. } | Event::PriceSet { .. } => self.wake_all(),
-            Event::CellCreated { .. } | Event::PolicySet { .. } => self.next_record = u64::MAX,
+            // A budget decides, too, which requests are alike.
+            Event::CellCreated { .. }
+            | Event::PolicySet { .. }
+            | Event::TermsSet { .. }
+            | Event::TenantMoved { .. } => self.next_record = u64::MAX,
         }
     }
 
@@ -203,6 +217,10 @@ impl Index {
         if has_gained {
             self.wake_watchers();
         }
+        let month = Month::of(now);
+        if std::mem::replace(&mut self.month, month) != month {
+            self.wake_short_of_quota();
+        }
         let is_resumed = self.limits.preemption == Preemption::Suspended
             && limits.preemption == Preemption::Allowed;
         if is_resumed || !self.proposed.is_empty() {
@@ -214,6 +232,12 @@ impl Index {
             self.wake_node(cluster, node);
         }
         self.limits = limits.clone();
+    }
+
+    fn wake_short_of_quota(&mut self) {
+        for class in std::mem::take(&mut self.short_of_quota) {
+            self.queue.wake(class);
+        }
     }
 
     fn wake_watchers(&mut self) {
@@ -403,6 +427,14 @@ impl Index {
         let lots = self.families.lots(key.family).iter();
         lots.flat_map(move |lot| self.shelves.nodes(*lot, wanted))
     }
+}
+
+/// Whether more on offer is more quota for the owner, and so for its group.
+fn counts_for_quotas(state: &State, offer: &OfferTerms) -> bool {
+    let owner = state.clusters.get(&offer.slice.cluster).map(|cluster| cluster.owner);
+    let node = owner.and_then(|owner| state.tree.node(owner));
+    let quota = node.map(|node| node.quota(offer.capacity.model));
+    quota.is_some_and(|quota| quota.basis == Basis::Hardware)
 }
 
 /// Whether a request is like no other: slices are kept for it.

@@ -96,15 +96,18 @@ impl Source for ByIndex<'_> {
     }
 }
 
-/// Whether more quota could open something for the class.
+/// Whether more quota or budget could open something for the class.
 fn is_short_of_quota(index: &Index, state: &State, spent: &Spent, class: ClassNo) -> bool {
     let family = index.queue.key(class).family;
     let (spec, tenant) = (index.families.spec(family), index.queue.key(class).tenant);
     let tenant = index.tenant_name(tenant);
+    if state.tree.has_budget(tenant) {
+        return true;
+    }
     let count = u64::from(spec.count);
     let mut kinds = index.families.lots(family).iter().filter_map(|lot| index.shelves.kind(*lot));
     kinds.any(|kind| {
         let total = kind.capacity.gpu.checked_mul(count).unwrap_or(GpuMilli::MAX);
-        total > spent.quota_left(state, tenant, kind.capacity.model)
+        total > spent.room(state, tenant, kind.capacity.model)
     })
 }

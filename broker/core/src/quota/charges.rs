@@ -1,0 +1,133 @@
+//! What a plan has given away before it is committed, laid over the tree.
+
+use std::collections::BTreeMap;
+
+use sublet_protocol::ids::{GpuModel, TenantId};
+use sublet_protocol::money::Price;
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::WaitReason;
+use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
+
+use super::amounts::Sums;
+use super::month::Month;
+use super::spending::{Spend, left};
+use super::tree::{Node, Tree};
+
+/// What a grant would take of quotas and budgets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Want {
+    pub(crate) tenant: TenantId,
+    pub(crate) model: GpuModel,
+    /// Of all members together.
+    pub(crate) gpu: GpuMilli,
+    pub(crate) price: Price,
+    /// How long at most: the worst case is paid for.
+    pub(crate) duration: Seconds,
+}
+
+/// What stands in the way of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// Quotas, of the tenant or of a group it is in, leave too little.
+    Quota,
+    /// There would be room, but the tenant or a group it is in may not borrow that much.
+    BorrowLimit,
+    /// The budget of the month does not cover the worst case.
+    Budget,
+}
+
+impl Obstacle {
+    /// How near to a grant what it stops has come.
+    pub(crate) const fn rank(self) -> u8 {
+        match self {
+            Obstacle::Quota => 0,
+            Obstacle::BorrowLimit => 1,
+            Obstacle::Budget => 2,
+        }
+    }
+
+    pub(crate) const fn rejection(self) -> Rejection {
+        match self {
+            Obstacle::Quota => Rejection::QuotaExceeded,
+            Obstacle::BorrowLimit => Rejection::BorrowLimitReached,
+            Obstacle::Budget => Rejection::BudgetExceeded,
+        }
+    }
+
+    pub(crate) const fn reason(self) -> WaitReason {
+        match self {
+            Obstacle::Quota => WaitReason::Quota,
+            Obstacle::BorrowLimit => WaitReason::BorrowLimit,
+            Obstacle::Budget => WaitReason::Budget,
+        }
+    }
+}
+
+/// What is given away and not in the tree yet: by whom and of which model.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Charges {
+    usage: BTreeMap<TenantId, BTreeMap<GpuModel, GpuMilli>>,
+    spent: BTreeMap<TenantId, Spend>,
+}
+
+impl Charges {
+    /// Nothing.
+    pub(crate) const NONE: Charges = Charges { usage: BTreeMap::new(), spent: BTreeMap::new() };
+
+    /// The sums of a node with what was given away.
+    pub(super) fn on(&self, id: TenantId, model: GpuModel, node: &Node) -> Sums {
+        let mut sums = node.sums(model);
+        let given = self.usage.get(&id).and_then(|models| models.get(&model));
+        sums.usage = sums.usage.saturating_add(given.copied().unwrap_or_default());
+        sums
+    }
+
+    /// Models of which something was given to the node.
+    pub(super) fn models(&self, id: TenantId) -> impl Iterator<Item = GpuModel> + '_ {
+        self.usage.get(&id).into_iter().flat_map(|models| models.keys().copied())
+    }
+
+    /// Gives it away: to the tenant, and beyond what each keeps for itself to its groups.
+    pub(crate) fn give(&mut self, tree: &Tree, want: &Want) {
+        let mut amount = want.gpu;
+        for (id, node) in tree.path(want.tenant) {
+            let sums = self.on(id, want.model, node);
+            let kept = sums.local(&node.quota(want.model)).saturating_sub(sums.usage);
+            let given = self.usage.entry(id).or_default().entry(want.model).or_default();
+            *given = given.saturating_add(amount);
+            amount = amount.saturating_sub(kept);
+            if amount == GpuMilli::ZERO {
+                break;
+            }
+        }
+        let Some(worst) = Spend::of(want.price, want.gpu, want.duration.as_millis()) else {
+            return;
+        };
+        for (id, _) in tree.path(want.tenant) {
+            self.spent.entry(id).or_default().add(worst);
+        }
+    }
+
+    pub(super) fn spent(&self, id: TenantId) -> Spend {
+        self.spent.get(&id).copied().unwrap_or_default()
+    }
+
+    /// What stands in the way of a grant, if anything: quotas first, then limits on borrowing, then
+    /// budgets, of the tenant and of every group it is in.
+    pub(crate) fn obstacle(&self, tree: &Tree, want: &Want, now: Timestamp) -> Option<Obstacle> {
+        if want.gpu > tree.room(want.tenant, want.model, self) {
+            let unlimited = tree.room_without_borrow_limits(want.tenant, want.model, self);
+            return Some(match want.gpu > unlimited {
+                true => Obstacle::Quota,
+                false => Obstacle::BorrowLimit,
+            });
+        }
+        let worst = Spend::of(want.price, want.gpu, want.duration.as_millis());
+        let month = Month::of(now);
+        let is_covered = worst.is_none_or(|worst| {
+            tree.path(want.tenant)
+                .all(|(id, node)| left(node, month).covers(self.spent(id).plus(worst)))
+        });
+        (!is_covered).then_some(Obstacle::Budget)
+    }
+}

@@ -1,0 +1,103 @@
+//! Past use, halved every half-life, in integers.
+//!
+//! A tenant's past is the average of what counted against it, weighted by `2^(−age / half-life)`:
+//! `past(t + d) = past(t) · f + counted · (1 − f)` with `f = 2^(−d / half-life)`. Under constant use
+//! it tends to that use; after use has ended it halves every half-life. `f` is made of whole halvings
+//! (shifts) and, for the rest of the exponent, the product of `2^(−1/2), 2^(−1/4), …` for the bits
+//! that are set in it, each in 62 binary places, from a table of repeated integer square roots.
+//! Everything is rounded down, so that every replica computes the same number; the error stays below
+//! a hundredth of a per cent for steps of a millisecond and half-lives up to a year (tests).
+
+use serde::{Deserialize, Serialize};
+use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
+
+/// Binary places of the past, below a thousandth of a GPU.
+pub(super) const PAST_PLACES: u32 = 32;
+/// Binary places of a factor.
+const PLACES: u32 = 48;
+/// Binary places while a factor is computed.
+const FINE: u32 = 62;
+/// More than this counts as this: 10¹⁰ GPUs, so that no product overflows.
+const COUNTED_MAX: u64 = 1 << 44;
+
+/// An average above this counts as this, for the same reason.
+const AVERAGE_MAX: u128 = 1 << (44 + PAST_PLACES + 2);
+
+/// `2^(−1/2), 2^(−1/4), …` in [`FINE`] binary places, rounded down.
+const ROOTS: [u128; PLACES_LONG] = roots();
+const PLACES_LONG: usize = 48;
+
+const fn roots() -> [u128; PLACES_LONG] {
+    let mut roots = [0; PLACES_LONG];
+    let mut square: u128 = 1 << (FINE - 1);
+    let mut place = 0;
+    while place < PLACES_LONG {
+        square = (square << FINE).isqrt();
+        roots[place] = square;
+        place += 1;
+    }
+    roots
+}
+
+/// `2^(−span / half_life)` in [`PLACES`] binary places.
+fn factor(span: Millis, half_life: Seconds) -> u128 {
+    let whole = u128::from(half_life.as_millis().get().max(1));
+    let span = u128::from(span.get());
+    let halvings = span / whole;
+    if halvings >= u128::from(PLACES) {
+        return 0;
+    }
+    let rest = ((span % whole) << PLACES) / whole;
+    let mut product: u128 = 1 << FINE;
+    for (place, root) in (1_u32..).zip(ROOTS) {
+        if (rest >> (PLACES - place)) & 1 == 1 {
+            product = (product * root) >> FINE;
+        }
+    }
+    let halvings = u32::try_from(halvings).unwrap_or(PLACES);
+    product >> halvings >> (FINE - PLACES)
+}
+
+/// What counted lately against a tenant or group, as an average.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Past {
+    /// Thousandths of a GPU, with [`PAST_PLACES`] binary places.
+    average: u128,
+    /// When it was that.
+    at: Timestamp,
+}
+
+fn placed(amount: GpuMilli) -> u128 {
+    u128::from(amount.get().min(COUNTED_MAX)) << PAST_PLACES
+}
+
+impl Past {
+    /// What it is `now`, if `counted` counted ever since it was last written.
+    pub(super) fn now(&self, now: Timestamp, half_life: Seconds, counted: GpuMilli) -> u128 {
+        if self.average == 0 && counted == GpuMilli::ZERO {
+            return 0;
+        }
+        let kept = factor(now.since(self.at), half_life);
+        let fresh = (1_u128 << PLACES) - kept;
+        ((self.average * kept) >> PLACES) + ((placed(counted) * fresh) >> PLACES)
+    }
+
+    /// Writes down what it is `now`, before what counts changes.
+    pub(super) fn advance(&mut self, now: Timestamp, half_life: Seconds, counted: GpuMilli) {
+        self.average = self.now(now, half_life, counted);
+        self.at = now;
+    }
+
+    /// Counts `amount` as if it had been used for `span` already: the entry penalty.
+    pub(super) fn add(&mut self, amount: GpuMilli, span: Seconds, half_life: Seconds) {
+        let fresh = (1_u128 << PLACES) - factor(span.as_millis(), half_life);
+        let sum = self.average + ((placed(amount) * fresh) >> PLACES);
+        self.average = sum.min(AVERAGE_MAX);
+    }
+
+    /// It in thousandths of a GPU, rounded down.
+    #[cfg(test)]
+    pub(super) const fn whole(placed: u128) -> u128 {
+        placed >> PAST_PLACES
+    }
+}

@@ -1,0 +1,29 @@
+//! Quotas: a tree of tenants, for each GPU model how much each may hold, borrow and lend; how much
+//! each takes of what is shared; and what each may spend in a month.
+//!
+//! Every sum is kept as it changes, so that what is asked or changed costs a walk to the root and
+//! never a look at all tenants. Nothing here judges: [`decide`](crate::decide) asks, and
+//! [`evolve`](crate::evolve()) records. The formulas and a worked example are in `docs/matching.md`.
+
+mod tree;
+
+mod amounts;
+mod charges;
+pub(crate) mod check;
+mod decay;
+mod figures;
+mod month;
+mod share;
+mod spending;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use charges::{Charges, Obstacle, Want};
+pub use figures::Figures;
+pub use month::Month;
+pub(crate) use share::standing_with;
+pub use share::{Standing, share, standing};
+pub use spending::{Spend, Spending};
+pub(crate) use tree::Moment;
+pub use tree::{LEVELS_MAX, Node, Tree};
