@@ -389,6 +389,31 @@ pub enum Command {
         /// Its new group; none puts it beside the groups.
         parent: Option<TenantId>,
     },
+    /// A tenant's program has saved its work: what ran before is no longer lost with the lease.
+    ReportCheckpoint {
+        /// Which lease.
+        lease: LeaseId,
+    },
+    /// The owner wants a lease to be gone by an instant.
+    RecallLease {
+        /// Which lease.
+        lease: LeaseId,
+        /// By plan, or at once.
+        recall: Recall,
+    },
+}
+
+/// How an owner recalls a lease through the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Recall {
+    /// Its guests may run until then; the notice and the minimum run time are kept.
+    Planned {
+        /// When they must go.
+        by: Timestamp,
+    },
+    /// They must go now. What ran for less than the minimum run time costs the borrower nothing.
+    Emergency,
 }
 
 impl Command {
@@ -420,6 +445,8 @@ impl Command {
             Command::SealTail => "seal_tail",
             Command::SetTerms { .. } => "set_terms",
             Command::MoveTenant { .. } => "move_tenant",
+            Command::ReportCheckpoint { .. } => "report_checkpoint",
+            Command::RecallLease { .. } => "recall_lease",
         }
     }
 }

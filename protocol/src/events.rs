@@ -315,6 +315,18 @@ pub enum Event {
         /// The most that is billed, since activation.
         billed_max: Millis,
     },
+    /// The work of a lease up to now is saved.
+    CheckpointReported {
+        /// Which lease.
+        lease: LeaseId,
+    },
+    /// The owner wants the lease to be gone by an instant.
+    LeaseRecalled {
+        /// Which lease.
+        lease: LeaseId,
+        /// When its guests must go.
+        by: Timestamp,
+    },
 }
 
 impl Event {
@@ -355,6 +367,8 @@ impl Event {
             Event::TenantMoved { .. } => "tenant_moved",
             Event::TenantOverAdmitted { .. } => "tenant_over_admitted",
             Event::LeaseCapped { .. } => "lease_capped",
+            Event::CheckpointReported { .. } => "checkpoint_reported",
+            Event::LeaseRecalled { .. } => "lease_recalled",
         }
     }
 
@@ -418,6 +432,8 @@ impl Event {
             | Event::UsageRecorded { lease, .. }
             | Event::LeaseEnding { lease, .. }
             | Event::LeaseCapped { lease, .. }
+            | Event::CheckpointReported { lease }
+            | Event::LeaseRecalled { lease, .. }
             | Event::MemberStopped { lease, .. } => Names::of(None, Some(*lease), None),
             Event::CellCreated { .. }
             | Event::PolicySet { .. }

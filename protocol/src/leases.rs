@@ -165,6 +165,9 @@ pub struct LeaseTerms {
     pub grace: Seconds,
     /// The workload the tenant will send, if any.
     pub workload: Option<WorkloadRef>,
+    /// How long before its owner recalls it by plan it is told: the longest that was offered with
+    /// any of its slices.
+    pub recall_notice: Seconds,
 }
 
 impl LeaseTerms {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::money::Currency;
+use crate::preemption::{ByTier, PAUSES_MAX, PreemptionPolicy};
 use crate::units::{Permille, Seconds};
 
 /// The policy of a cell. Defaults are those of the lease protocol.
@@ -32,8 +33,9 @@ pub struct Policy {
     pub start_retries: u32,
     /// How long freed capacity is kept for the request it was freed for.
     pub pledge: Seconds,
-    /// A lease is not preempted before it has run this long.
-    pub min_run: Seconds,
+    /// A lease is not preempted before it has run this long, nor recalled without need; what its
+    /// owner takes back before costs nothing.
+    pub min_run: ByTier<Seconds>,
     /// What the platform keeps of each charge.
     pub fee: Permille,
     /// The one currency of the cell.
@@ -54,6 +56,12 @@ pub struct Policy {
     pub half_life: Seconds,
     /// A grant counts at once as if it had been used this long.
     pub entry_penalty: Seconds,
+    /// Who may be preempted, when and how often.
+    pub preemption: PreemptionPolicy,
+    /// A node whose agent refused this many starts in a row is left out for a while.
+    pub node_refusals: u32,
+    /// For how long.
+    pub node_pause: Seconds,
 }
 
 impl Default for Policy {
@@ -70,7 +78,7 @@ impl Default for Policy {
             start_timeout: Seconds::new(5 * 60),
             start_retries: 2,
             pledge: Seconds::new(10 * 60),
-            min_run: Seconds::new(10 * 60),
+            min_run: ByTier::all(Seconds::new(10 * 60)),
             fee: Permille::new(50),
             currency: Currency::EUR,
             requests_per_tenant: 10_000,
@@ -81,6 +89,9 @@ impl Default for Policy {
             seal_interval: Seconds::new(10 * 60),
             half_life: Seconds::new(7 * 24 * 3_600),
             entry_penalty: Seconds::new(5 * 60),
+            preemption: PreemptionPolicy::default(),
+            node_refusals: 3,
+            node_pause: Seconds::new(10 * 60),
         }
     }
 }
@@ -100,6 +111,12 @@ pub enum PolicyError {
     /// More than the whole.
     #[error("{0} must be at most 1000 (thousandths)")]
     OverWhole(&'static str),
+    /// Freed capacity would not be kept until those who free it are gone.
+    #[error("pledge must be longer than owner_grace and owner_grace_opportunistic")]
+    PledgeTooShort,
+    /// Too many pauses.
+    #[error("preemption.pauses must list at most 16")]
+    PausesTooMany,
 }
 
 /// Longest half-life: beyond it the decay of a millisecond is too small to be written exactly.
@@ -123,12 +140,20 @@ impl Policy {
             ("seal_records", self.seal_records.into()),
             ("seal_interval", self.seal_interval.get()),
             ("half_life", self.half_life.get()),
+            ("preemption.tier_gap", self.preemption.tier_gap.into()),
+            ("node_refusals", self.node_refusals.into()),
         ];
         if let Some((name, _)) = not_zero.iter().find(|(_, value)| *value == 0) {
             return Err(PolicyError::Zero(name));
         }
         if self.half_life.max(self.entry_penalty) > HALF_LIFE_MAX {
             return Err(PolicyError::TooLong);
+        }
+        if self.pledge <= grace {
+            return Err(PolicyError::PledgeTooShort);
+        }
+        if self.preemption.pauses.len() > PAUSES_MAX {
+            return Err(PolicyError::PausesTooMany);
         }
         let parts = [("fee", self.fee), ("clock_rate_error", self.clock_rate_error)];
         match parts.iter().find(|(_, part)| part.get() > 1_000) {
@@ -172,6 +197,33 @@ mod tests {
         assert_eq!(of(1), Ok(()));
         assert_eq!(of(31_536_000), Ok(()));
         assert_eq!(of(31_536_001), Err(PolicyError::TooLong));
+    }
+
+    #[test]
+    fn equal_tiers_never_preempt_each_other_whatever_the_policy() {
+        let with = |tier_gap| {
+            let preemption = PreemptionPolicy { tier_gap, ..PreemptionPolicy::default() };
+            Policy { preemption, ..Policy::default() }.validate()
+        };
+        assert_eq!(with(0), Err(PolicyError::Zero("preemption.tier_gap")));
+        assert_eq!(with(1), Ok(()));
+    }
+
+    #[test]
+    fn what_is_freed_is_kept_longer_than_it_takes_to_free_it() {
+        let with = |pledge| Policy { pledge: Seconds::new(pledge), ..Policy::default() }.validate();
+        assert_eq!(with(120), Err(PolicyError::PledgeTooShort));
+        assert_eq!(with(121), Ok(()));
+    }
+
+    #[test]
+    fn at_most_sixteen_pauses_are_listed() {
+        let with = |count| {
+            let pauses = vec![Seconds::new(1); count];
+            let preemption = PreemptionPolicy { pauses, ..PreemptionPolicy::default() };
+            Policy { preemption, ..Policy::default() }.validate()
+        };
+        assert_eq!((with(17), with(16)), (Err(PolicyError::PausesTooMany), Ok(())));
     }
 
     #[test]

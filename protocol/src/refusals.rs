@@ -177,6 +177,21 @@ pub enum Rejection {
     /// The tree would be deeper than it may be.
     #[error("the tree of tenants may be at most 8 levels deep")]
     TenantTooDeep,
+    /// More preemptions than the hour's budget allows.
+    #[error("too many leases were preempted in the last hour")]
+    PreemptionsExhausted,
+    /// The request was preempted and pauses.
+    #[error("the request was preempted and pauses before it is tried again")]
+    RequestPaused,
+    /// A checkpoint was reported just before.
+    #[error("the lease reported a checkpoint just before: report less often")]
+    CheckpointTooSoon,
+    /// No guest of the lease runs yet.
+    #[error("the lease is not active yet")]
+    LeaseInactive,
+    /// A recall that breaks the promised notice or the minimum run time.
+    #[error("the recall is sooner than the promised notice or the minimum run time allow")]
+    RecallTooSoon,
 }
 
 impl Rejection {
@@ -240,6 +255,11 @@ impl Rejection {
             Rejection::TermsInvalid => "TERMS_INVALID",
             Rejection::TenantCycle => "TENANT_CYCLE",
             Rejection::TenantTooDeep => "TENANT_TOO_DEEP",
+            Rejection::PreemptionsExhausted => "PREEMPTIONS_EXHAUSTED",
+            Rejection::RequestPaused => "REQUEST_PAUSED",
+            Rejection::CheckpointTooSoon => "CHECKPOINT_TOO_SOON",
+            Rejection::LeaseInactive => "LEASE_INACTIVE",
+            Rejection::RecallTooSoon => "RECALL_TOO_SOON",
         }
     }
 }

@@ -21,6 +21,18 @@ pub enum Tier {
     Reserved,
 }
 
+impl Tier {
+    /// Its place from the bottom: 0, 1 or 2.
+    #[must_use]
+    pub const fn rank(self) -> u8 {
+        match self {
+            Tier::Opportunistic => 0,
+            Tier::Standard => 1,
+            Tier::Reserved => 2,
+        }
+    }
+}
+
 /// What kind of work a request is; it decides tier, isolation and protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -296,7 +308,7 @@ pub enum WaitReason {
     Review,
     /// Would delay an earlier, larger request.
     Reservation,
-    /// Deferred by its own wish.
+    /// Not before an instant: by its own wish, or after it was preempted.
     Deferred,
     /// Too many preemptions lately.
     PreemptionBudget,

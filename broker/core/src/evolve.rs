@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use sublet_protocol::capacity::{Origin, SliceId};
+use sublet_protocol::commands::NackReason;
 use sublet_protocol::events::{Event, Settlement};
 use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::leases::{EndReason, LeaseTerms};
@@ -16,7 +17,8 @@ use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
 use crate::quota::Spend;
 use crate::state::{
-    Cluster, Due, KeyEntry, Lease, LeaseStage, Node, Offer, Request, RequestStage, State, Tenant,
+    Cluster, Due, KeyEntry, LastHour, Lease, LeaseStage, Node, Offer, Request, RequestStage, State,
+    Tenant,
 };
 
 const LIVE_LEASE: &str = "INV-12: an event names a lease that is live";
@@ -69,6 +71,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 devices: std::collections::BTreeMap::new(),
                 open_offers: 0,
                 created_at: at,
+                preempted: LastHour::default(),
             };
             state.clusters.insert(*cluster, fresh);
         }
@@ -83,6 +86,8 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 is_fenced: false,
                 generations: std::collections::BTreeMap::new(),
                 registered_at: at,
+                refusals: 0,
+                paused_until: None,
             };
             state.nodes.insert((*cluster, *node), fresh);
         }
@@ -106,6 +111,8 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 attempts: 0,
                 failed_starts: 0,
                 recalls: 0,
+                preemptions: 0,
+                paused_until: None,
             };
             state.requests.insert(*request, fresh);
             state.waiting.insert(*request);
@@ -129,25 +136,17 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 confirmed.insert(*slice);
             }
         }
-        Event::MemberRefused { lease, slice, .. } => {
+        Event::MemberRefused { lease, slice, reason } => {
             lease_mut(state, *lease).stopped.insert(*slice);
-        }
-        Event::LeaseActivated { lease, ends_at } => {
-            remove_lease_due(state, *lease);
-            lease_mut(state, *lease).stage = LeaseStage::Active { since: at, ends_at: *ends_at };
-            insert_lease_due(state, *lease);
+            refused(state, *slice, *reason);
         }
         Event::LeaseCapped { lease, billed_max } => capped(state, *lease, *billed_max),
+        Event::LeaseActivated { lease, ends_at } => activated(state, *lease, *ends_at),
         Event::UsageRecorded { lease, used } => {
             let lease = lease_mut(state, *lease);
             lease.used = lease.used.max(*used);
         }
-        Event::LeaseEnding { lease, cause, deadline } => {
-            remove_lease_due(state, *lease);
-            let lease = lease_mut(state, *lease);
-            let active_since = lease.active_since();
-            lease.stage = LeaseStage::Ending { cause: *cause, deadline: *deadline, active_since };
-        }
+        Event::LeaseEnding { lease, cause, deadline } => ending(state, *lease, *cause, *deadline),
         Event::MemberStopped { lease, slice, used, .. } => {
             let lease = lease_mut(state, *lease);
             lease.used = lease.used.max(*used);
@@ -170,6 +169,10 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 node.is_fenced = true;
             }
         }
+        Event::CheckpointReported { lease } => {
+            lease_mut(state, *lease).checkpoint_at = Some(at);
+        }
+        Event::LeaseRecalled { lease, by } => recalled(state, *lease, *by),
     }
     state.next_index += 1;
 }
@@ -244,6 +247,12 @@ fn requeued(state: &mut State, request: RequestId, reason: EndReason) {
     entry.since = now;
     match reason {
         EndReason::StartFailed => entry.failed_starts += 1,
+        EndReason::Preempted => {
+            entry.recalls += 1;
+            entry.preemptions = entry.preemptions.saturating_add(1);
+            let pause = state.policy.preemption.pause(entry.preemptions);
+            entry.paused_until = Some(now.after(pause));
+        }
         _recall => entry.recalls += 1,
     }
     state.waiting.insert(request);
@@ -300,6 +309,8 @@ fn granted(state: &mut State, terms: &LeaseTerms) {
         stopped: BTreeSet::new(),
         used: Millis::ZERO,
         billed_max: None,
+        checkpoint_at: None,
+        recalled_by: None,
     };
     let moment = state.moment();
     state.tree.take(terms.tenant, terms.model, terms.gpu_total(), &moment);
@@ -337,8 +348,73 @@ fn capped(state: &mut State, id: LeaseId, billed_max: Millis) {
     insert_lease_due(state, id);
 }
 
+fn activated(state: &mut State, id: LeaseId, ends_at: Timestamp) {
+    remove_lease_due(state, id);
+    let since = state.now;
+    let lease = lease_mut(state, id);
+    lease.stage = LeaseStage::Active { since, ends_at };
+    let members: Vec<SliceId> = lease.terms.members.iter().map(|member| member.slice).collect();
+    insert_lease_due(state, id);
+    for SliceId { cluster, node, .. } in members {
+        if let Some(node) = state.nodes.get_mut(&(cluster, node)) {
+            node.refusals = 0;
+        }
+    }
+}
+
+/// A start was refused. After several in a row, whose cause is the node, it is left out for a while.
+fn refused(state: &mut State, slice: SliceId, reason: NackReason) {
+    let (most, pause) = (state.policy.node_refusals, state.policy.node_pause);
+    let until = state.now.after(pause);
+    let Some(node) = state.nodes.get_mut(&(slice.cluster, slice.node)) else { return };
+    match reason {
+        NackReason::NotEmpty | NackReason::DeviceFault | NackReason::StartFailed => {}
+        // The broker's view was old, or the owner came, or the tenant sent nothing.
+        NackReason::StaleToken
+        | NackReason::OtherBoot
+        | NackReason::OwnerBusy
+        | NackReason::Draining
+        | NackReason::Workload => return,
+    }
+    node.refusals = node.refusals.saturating_add(1);
+    if node.refusals >= most {
+        node.refusals = 0;
+        node.paused_until = Some(until);
+    }
+}
+
+fn ending(state: &mut State, id: LeaseId, cause: EndReason, deadline: Timestamp) {
+    remove_lease_due(state, id);
+    forget_recall(state, id);
+    let now = state.now;
+    let lease = lease_mut(state, id);
+    let active_since = lease.active_since();
+    lease.stage = LeaseStage::Ending { cause, deadline, active_since };
+    if cause == EndReason::Preempted {
+        let cluster = lease.terms.cluster;
+        state.preempted.add(now);
+        if let Some(cluster) = state.clusters.get_mut(&cluster) {
+            cluster.preempted.add(now);
+        }
+    }
+}
+
+fn recalled(state: &mut State, id: LeaseId, by: Timestamp) {
+    forget_recall(state, id);
+    lease_mut(state, id).recalled_by = Some(by);
+    state.due.insert((by, Due::Recall(id)));
+}
+
+/// A recall is no longer due: the lease ends anyway, or another instant was named.
+fn forget_recall(state: &mut State, id: LeaseId) {
+    if let Some(by) = lease_mut(state, id).recalled_by {
+        state.due.remove(&(by, Due::Recall(id)));
+    }
+}
+
 fn ended(state: &mut State, lease: LeaseId, settlement: &Settlement) {
     remove_lease_due(state, lease);
+    forget_recall(state, lease);
     let over = state.leases.remove(&lease).expect(LIVE_LEASE);
     for member in &over.terms.members {
         state.leased.remove(&member.slice);

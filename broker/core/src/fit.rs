@@ -44,6 +44,10 @@ pub(crate) fn misfit(
     if misfit.is_some() {
         return misfit;
     }
+    let node = state.nodes.get(&(candidate.slice.cluster, candidate.slice.node));
+    if node.is_some_and(|node| node.is_paused(now)) {
+        return Some(WaitReason::Breaker);
+    }
     let lasts = candidate.idle.is_none_or(|(idle, said_at)| {
         let left = promised(idle, spec.class.tier())
             .map(|whole| whole.as_millis().saturating_sub(now.since(said_at)));
@@ -142,15 +146,6 @@ pub(crate) fn stand_as_asked(placement: Placement, slices: &[Candidate]) -> bool
 /// lend it and by how much it may borrow.
 pub(crate) fn quota_left(state: &State, tenant: TenantId, model: GpuModel) -> GpuMilli {
     state.tree.room(tenant, model, &Charges::NONE)
-}
-
-/// Whether the lease may be ended for a request of `tier`: strictly lower, not ending, and past its
-/// minimum run time if it is active.
-pub(crate) fn is_preemptible(state: &State, lease: LeaseId, tier: Tier, now: Timestamp) -> bool {
-    let Some(lease) = state.leases.get(&lease) else { return false };
-    let min_run = state.policy.min_run.as_millis();
-    let has_run = lease.active_since().is_none_or(|since| now.since(since) >= min_run);
-    lease.terms.tier() < tier && lease.is_running() && has_run
 }
 
 /// What a request would get of a victim's slice: a share is carved anew to what is asked.

@@ -240,7 +240,9 @@ fn bounded(state: &State) -> Vec<Violation> {
             found.push(violation(14, format!("{id} has a wrong count of open offers")));
         }
     }
-    if state.due.len() > state.offers.len() + state.requests.len() + state.leases.len() {
+    // Of a lease its end and its recall.
+    let most = state.offers.len() + state.requests.len() + 2 * state.leases.len();
+    if state.due.len() > most {
         found.push(violation(14, "more is due than can be".into()));
     }
     found
@@ -293,6 +295,10 @@ fn is_live(state: &State, at: sublet_protocol::units::Timestamp, thing: Due) -> 
         ),
         Due::Start(lease) | Due::End(lease) | Due::Budget(lease) => {
             state.leases.get(&lease).is_some_and(|entry| entry.due(lease) == Some((at, thing)))
+        }
+        Due::Recall(lease) => {
+            let lease = state.leases.get(&lease);
+            lease.is_some_and(|l| l.is_running() && l.recalled_by == Some(at))
         }
     }
 }

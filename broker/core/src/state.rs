@@ -23,6 +23,7 @@ use sublet_protocol::units::Timestamp;
 
 use crate::quota::{Moment, Standing, Tree, standing};
 
+pub(crate) use cluster::LastHour;
 pub use cluster::{Cluster, Node};
 pub use lease::{Lease, LeaseStage};
 pub use offer::Offer;
@@ -53,6 +54,8 @@ pub(crate) enum Due {
     End(LeaseId),
     /// A lease comes to the end of what its budget covers.
     Budget(LeaseId),
+    /// A lease's owner wanted it to be gone by now.
+    Recall(LeaseId),
 }
 
 /// The replicated state of a cell.
@@ -80,6 +83,7 @@ pub struct State {
     pub(crate) keys_by_time: BTreeSet<(Timestamp, KeyScope, [u8; 16])>,
     pub(crate) operator_keys: u32,
     pub(crate) due: BTreeSet<(Timestamp, Due)>,
+    pub(crate) preempted: LastHour,
     /// A rule that is left out; no part of the state.
     #[cfg(feature = "mutations")]
     #[serde(skip)]

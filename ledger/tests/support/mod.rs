@@ -184,6 +184,7 @@ fn granted(life: u64) -> Event {
         hold,
         grace: Seconds::new(60),
         workload: None,
+        recall_notice: Seconds::new(60),
     };
     let lines = vec![
         Line::debit(Account::Expense(tenant), hold),

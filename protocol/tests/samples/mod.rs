@@ -162,5 +162,6 @@ pub fn terms() -> LeaseTerms {
         hold: MicroCredits::new(48_000_000),
         grace: Seconds::new(120),
         workload: None,
+        recall_notice: Seconds::new(120),
     }
 }

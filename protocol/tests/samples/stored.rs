@@ -3,7 +3,7 @@
 use sublet_protocol::capacity::Part;
 use sublet_protocol::commands::{
     Actor, Command, GroupOutcome, GuestOutcome, IdempotencyKey, NackReason, Outcome, PlanGroup,
-    PlanMember, ReclaimCause, Stamped, Usage,
+    PlanMember, Recall, ReclaimCause, Stamped, Usage,
 };
 use sublet_protocol::events::{Event, Settlement};
 use sublet_protocol::ids::{CellId, CommandId, KeyId, Region, Subject};
@@ -116,6 +116,11 @@ fn all_commands() -> Vec<Command> {
         Command::SealTail,
         Command::SetTerms { tenant: tenant(), terms: tenant_terms() },
         Command::MoveTenant { tenant: tenant(), parent: Some(owner()) },
+        Command::ReportCheckpoint { lease },
+        Command::RecallLease {
+            lease,
+            recall: Recall::Planned { by: Timestamp::new(1_700_000_300_000) },
+        },
     ]
 }
 
@@ -133,7 +138,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 24, "a command has no sample");
+    assert_eq!(all.len(), 26, "a command has no sample");
     all
 }
 
@@ -248,6 +253,8 @@ fn lease_events() -> Vec<Event> {
             excess: GpuMilli::new(2_000),
         },
         Event::LeaseCapped { lease, billed_max: Millis::new(1_800_000) },
+        Event::CheckpointReported { lease },
+        Event::LeaseRecalled { lease, by: Timestamp::new(1_700_000_300_000) },
     ]
 }
 
@@ -266,6 +273,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 33, "an event has no sample");
+    assert_eq!(all.len(), 35, "an event has no sample");
     all
 }

@@ -11,6 +11,7 @@ use sublet_protocol::ids::{
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::IdleFor;
 use sublet_protocol::policy::Policy;
+use sublet_protocol::preemption::ByTier;
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Permille, Seconds};
@@ -93,10 +94,12 @@ fn policy(random: &mut Random, rule: Option<Rule>) -> Policy {
             silence_margin: Seconds::new(20),
             offer_ttl: Seconds::new(300),
             start_timeout: Seconds::new(150),
-            min_run: Seconds::new(120),
+            min_run: ByTier::all(Seconds::new(120)),
             ..base
         },
-        _more => Policy { min_run: Seconds::new(60), offer_ttl: Seconds::new(240), ..base },
+        _more => {
+            Policy { min_run: ByTier::all(Seconds::new(60)), offer_ttl: Seconds::new(240), ..base }
+        }
     };
     policy.seal_records = 512;
     if rule == Some(Rule::Lr2Wait) {

@@ -103,6 +103,6 @@ impl Checker {
 fn is_fully_reported(one: &LiveLease, reason: EndReason, billed: Millis, state: &State) -> bool {
     let is_refunded = reason == EndReason::Reclaimed
         && billed == Millis::ZERO
-        && state.policy().min_run.as_millis() > Millis::ZERO;
+        && state.policy().min_run.of(one.terms.tier()).as_millis() > Millis::ZERO;
     one.is_reported && !is_refunded
 }

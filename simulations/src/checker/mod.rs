@@ -35,6 +35,7 @@ use inv05_keys::Keys;
 use inv06_order::Order;
 use inv08_kept::Kept;
 use inv09_settled::Probes;
+use inv10_preemption::Preempted;
 use live::Live;
 
 /// Counts of what was committed.
@@ -59,6 +60,7 @@ pub(crate) struct Checker {
     order: Order,
     kept: Kept,
     probes: Probes,
+    preempted: Preempted,
     /// Its agents lie about use and idleness.
     liar: Option<ClusterId>,
 }
@@ -106,7 +108,7 @@ impl Checker {
         self.kept.cause = stamped.id;
         self.records_in_order(applied, state);
         self.within_borders(stamped, applied);
-        self.preempts_lowest(applied, state);
+        self.preempts_in_order(applied, state);
         let mut is_grant = false;
         for record in &applied.records {
             self.tally.records += 1;
@@ -118,6 +120,7 @@ impl Checker {
                 *self.tally.ends.entry(reason.code()).or_default() += 1;
             }
             self.charge_is_right(now, record, state);
+            self.count_preemptions(record);
             self.live.record(now, record, stamped);
             self.no_guest_outlives(record);
         }

@@ -102,7 +102,8 @@ fn settle(
     let used = if state.leaves_out(Mutation::UnmeasuredCharge) { window } else { used };
     let billed = used.min(window).min(lease.billed_max());
     // Row F9: what the owner takes back before the minimum run time costs the borrower nothing.
-    let is_cut_short = reason == EndReason::Reclaimed && billed < state.policy.min_run.as_millis();
+    let min_run = state.policy.min_run.of(terms.tier()).as_millis();
+    let is_cut_short = reason == EndReason::Reclaimed && billed < min_run;
     let billed = if is_cut_short { Millis::ZERO } else { billed };
     let cost = money::cost_half_even(terms.price, terms.gpu_total(), billed)
         .expect("a part of the duration costs at most the hold, which was written");

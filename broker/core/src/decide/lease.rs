@@ -1,7 +1,9 @@
 //! A lease's life after the grant: confirmed, refused, used, given back, stopped.
 
 use sublet_protocol::capacity::{Origin, Part, SliceId};
-use sublet_protocol::commands::{Actor, GuestOutcome, NackReason, USAGE_ENTRIES_MAX, Usage};
+use sublet_protocol::commands::{
+    Actor, GuestOutcome, NackReason, Recall, USAGE_ENTRIES_MAX, Usage,
+};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, Token};
 use sublet_protocol::leases::{EndReason, Member};
@@ -12,6 +14,7 @@ use sublet_protocol::units::{Millis, Timestamp};
 use super::ending::{self, Stop};
 use super::{Decision, only_agent, only_leader, only_operator, only_owner_of};
 use crate::mutation::Mutation;
+use crate::preemption;
 use crate::state::{Lease, LeaseStage, State};
 
 /// Which member of which lease an agent speaks of, and with what right.
@@ -177,6 +180,58 @@ pub(super) fn revoke(state: &State, actor: &Actor, id: LeaseId, now: Timestamp) 
     only_operator(actor)?;
     let lease = state.leases.get(&id).ok_or(Rejection::LeaseMissing)?;
     Ok(ending::begin(id, lease, EndReason::Revoked, now).into_iter().collect())
+}
+
+/// The work of a lease is saved up to now. Its last word, while it ends, is taken at any time.
+pub(super) fn checkpoint(state: &State, actor: &Actor, id: LeaseId, now: Timestamp) -> Decision {
+    let lease = state.leases.get(&id).ok_or(Rejection::LeaseMissing)?;
+    only_owner_of(actor, lease.terms.tenant, Rejection::LeaseMissing)?;
+    let asked_to_go_at = match lease.stage {
+        LeaseStage::Granted { .. } => return Err(Rejection::LeaseInactive),
+        LeaseStage::Active { .. } => None,
+        LeaseStage::Ending { active_since: None, .. } => return Err(Rejection::LeaseInactive),
+        LeaseStage::Ending { deadline, active_since: Some(_), .. } => {
+            let grace = lease.terms.grace.as_millis();
+            Some(Timestamp::new(deadline.get().saturating_sub(grace.get())))
+        }
+    };
+    let interval = state.policy.preemption.checkpoint_interval.as_millis();
+    let is_too_soon = lease.checkpoint_at.is_some_and(|last| {
+        now.since(last) < interval && asked_to_go_at.is_none_or(|asked| last >= asked)
+    });
+    if is_too_soon {
+        return Err(Rejection::CheckpointTooSoon);
+    }
+    Ok(vec![Event::CheckpointReported { lease: id }])
+}
+
+/// The owner of the GPUs, or an operator, wants a lease to be gone (rows P2, P3, L6).
+pub(super) fn recall(
+    state: &State,
+    actor: &Actor,
+    id: LeaseId,
+    recall: Recall,
+    now: Timestamp,
+) -> Decision {
+    let lease = state.leases.get(&id).ok_or(Rejection::LeaseMissing)?;
+    only_owner_of(actor, lease.terms.owner, Rejection::LeaseMissing)?;
+    if !lease.is_running() {
+        return Err(Rejection::LeaseEnding);
+    }
+    match recall {
+        Recall::Emergency => {
+            Ok(ending::begin(id, lease, EndReason::Reclaimed, now).into_iter().collect())
+        }
+        Recall::Planned { by } => {
+            if by < preemption::recall_earliest(state, lease, now) {
+                return Err(Rejection::RecallTooSoon);
+            }
+            if lease.recalled_by == Some(by) {
+                return Ok(Vec::new());
+            }
+            Ok(vec![Event::LeaseRecalled { lease: id, by }])
+        }
+    }
 }
 
 pub(super) fn record_usage(state: &State, actor: &Actor, entries: &[Usage]) -> Decision {

@@ -107,6 +107,8 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
         Command::CancelRequest { request } => demand::cancel(state, actor, *request, now),
         Command::ReleaseLease { lease } => lease::release(state, actor, *lease, now),
         Command::RevokeLease { lease } => lease::revoke(state, actor, *lease, now),
+        Command::ReportCheckpoint { lease } => lease::checkpoint(state, actor, *lease, now),
+        Command::RecallLease { lease, recall } => lease::recall(state, actor, *lease, *recall, now),
         Command::RecordUsage { entries } => lease::record_usage(state, actor, entries),
         Command::Sweep => sweep::sweep(state, actor, now),
         Command::SealTail => sweep::seal_tail(state, actor),

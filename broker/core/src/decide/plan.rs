@@ -17,6 +17,7 @@ use super::{Decision, ending};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
 use crate::partition::{self, DeviceRoom};
+use crate::preemption;
 use crate::quota::{Charges, Want};
 use crate::state::{Offer, Request, RequestStage, State};
 
@@ -25,6 +26,9 @@ pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> 
     let request = state.requests.get(&id).ok_or(Rejection::RequestMissing)?;
     if !request.is_waiting() {
         return Err(Rejection::RequestNotWaiting);
+    }
+    if request.is_paused(now) {
+        return Err(Rejection::RequestPaused);
     }
     match group {
         PlanGroup::Grant { members, .. } => grant(state, id, request, members, now),
@@ -175,7 +179,9 @@ fn grant(
     let slices: Vec<Candidate> = given.iter().map(|(_, slice)| *slice).collect();
     let common = judge(state, request, &slices, now)?;
     let members = given.iter().map(|(offer, slice)| member(offer, slice)).collect();
-    let terms = terms(state, (id, request), members, &common)?;
+    let mut terms = terms(state, (id, request), members, &common)?;
+    let notices = given.iter().map(|(offer, _)| offer.terms.recall_notice);
+    terms.recall_notice = notices.max().unwrap_or_default();
     let lines = vec![
         Line::debit(Account::Expense(terms.tenant), terms.hold),
         Line::credit(Account::Hold(terms.tenant), terms.hold),
@@ -223,6 +229,7 @@ fn terms(
         hold: MicroCredits::ZERO,
         grace: grace(state, spec.class.tier()),
         workload: spec.workload,
+        recall_notice: Seconds::ZERO,
     };
     let hold = money::cost_half_even(terms.price, terms.gpu_total(), terms.duration.as_millis());
     terms.hold = hold.ok_or(Rejection::CostTooLarge)?;
@@ -262,27 +269,28 @@ fn preempt(
         return Err(Rejection::PlanMalformed);
     }
     let tier = request.spec.class.tier();
-    if !victims.iter().all(|victim| fit::is_preemptible(state, *victim, tier, now)) {
+    if !victims.iter().all(|victim| preemption::may_end(state, *victim, tier, now)) {
         return Err(Rejection::VictimProtected);
     }
     let given = offers_of(state, (id, &request.spec), free, now)?;
     let mut slices: Vec<Candidate> = given.into_iter().map(|(_, slice)| slice).collect();
-    let asked = usize::try_from(request.spec.count).map_err(|_| Rejection::PlanCount)?;
+    let usable: Vec<Vec<Candidate>> =
+        victims.iter().map(|victim| fit::freed_by(state, *victim, &request.spec, now)).collect();
     let total = slices.len() + freed.len();
-    for victim in victims {
-        let usable = fit::freed_by(state, *victim, &request.spec, now);
-        let given = usable.into_iter().filter(|candidate| freed.contains(&candidate.slice));
-        let before = slices.len();
-        slices.extend(given);
-        // Every victim is needed: without what it gives there is too little.
-        if total - (slices.len() - before) >= asked {
-            return Err(Rejection::VictimsUseless);
-        }
-    }
-    if slices.len() != total || total != asked {
+    let given = usable.iter().flatten().filter(|candidate| freed.contains(&candidate.slice));
+    slices.extend(given.copied());
+    if slices.len() != total || !is_asked_count(&request.spec, total) {
         return Err(Rejection::VictimsUseless);
     }
-    judge(state, request, &slices, now)?;
+    let common = judge(state, request, &slices, now)?;
+    if !are_all_needed(state, (id, request), &slices, &usable, now) {
+        return Err(Rejection::VictimsUseless);
+    }
+    let count = u32::try_from(victims.len()).map_err(|_| Rejection::TooMany)?;
+    let (of_cluster, of_cell) = preemption::budgets_left(state, common.cluster, now);
+    if count > of_cluster.min(of_cell) {
+        return Err(Rejection::PreemptionsExhausted);
+    }
     let kept: Vec<SliceId> = slices.iter().map(|candidate| candidate.slice).collect();
     let mut events: Vec<Event> = victims
         .iter()
@@ -293,4 +301,38 @@ fn preempt(
     let until = now.after(state.policy.pledge);
     events.push(Event::CapacityPledged { request: id, slices: kept, until });
     Ok(events)
+}
+
+/// Whether there is too little for the request if any one of the victims is spared: what the others
+/// free at this place, with every free slice there, does not suffice.
+fn are_all_needed(
+    state: &State,
+    (id, request): (RequestId, &Request),
+    slices: &[Candidate],
+    usable: &[Vec<Candidate>],
+    now: Timestamp,
+) -> bool {
+    let (Some(first), Ok(asked)) = (slices.first(), usize::try_from(request.spec.count)) else {
+        return false;
+    };
+    let is_here = |other: &Candidate| {
+        let alike = (other.capacity.model, other.capacity.gpu);
+        alike == (first.capacity.model, first.capacity.gpu)
+            && fit::stand_as_asked(request.spec.placement, &[*first, *other])
+    };
+    // As they are offered; what could be carved out of a divided GPU besides is not looked for.
+    let free = state.offers.values().filter(|offer| {
+        let (slice, generation) = (offer.terms.slice, offer.terms.generation);
+        let member = PlanMember { slice, generation };
+        slice.cluster == first.slice.cluster
+            && offer_of(state, (id, &request.spec), &member, now).is_ok_and(|(_, given)| {
+                is_here(&given) && fit::misfit(state, &request.spec, &given, now).is_none()
+            })
+    });
+    // More free slices than that change nothing.
+    let free = free.take(asked).count();
+    let given: Vec<usize> =
+        usable.iter().map(|all| all.iter().filter(|one| is_here(one)).count()).collect();
+    let sum = free + given.iter().sum::<usize>();
+    given.iter().all(|one| sum - one < asked)
 }

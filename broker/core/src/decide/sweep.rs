@@ -36,6 +36,9 @@ fn due_event(state: &State, thing: Due, now: Timestamp) -> Option<Event> {
         Due::Start(lease) => {
             ending::begin(lease, state.leases.get(&lease)?, EndReason::StartFailed, now)
         }
+        Due::Recall(lease) => {
+            ending::begin(lease, state.leases.get(&lease)?, EndReason::Reclaimed, now)
+        }
         Due::End(lease) => ending::begin(lease, state.leases.get(&lease)?, EndReason::Expired, now),
         Due::Budget(lease) => {
             ending::begin(lease, state.leases.get(&lease)?, EndReason::Budget, now)

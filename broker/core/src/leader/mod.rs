@@ -238,7 +238,9 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::KeysForgotten { .. }
         | Event::NodeFenced { .. }
         | Event::TenantOverAdmitted { .. }
-        | Event::LeaseCapped { .. } => false,
+        | Event::LeaseCapped { .. }
+        | Event::CheckpointReported { .. }
+        | Event::LeaseRecalled { .. } => false,
     }
 }
 

@@ -148,6 +148,9 @@ fn reason(
     near_misses: &[NearMiss],
 ) -> WaitReason {
     let state = problem.view.state;
+    if request.is_paused(problem.view.now) {
+        return WaitReason::Deferred;
+    }
     if request.spec.gpu_total() > quota_left(problem, request) {
         let tree = &state.tree;
         let unlimited = allowed_models(problem, request)
@@ -159,6 +162,9 @@ fn reason(
         // Too few fit. If others would but for one rule, that rule; if none is offered, capacity.
         let enough = |miss: &&NearMiss| miss.offers + fitting >= request.spec.count;
         let blocking = near_misses.iter().find(enough).map(|miss| miss.reason);
+        if preempt::is_over_budget(problem, &Spent::default(), id, request) {
+            return WaitReason::PreemptionBudget;
+        }
         return blocking.unwrap_or(WaitReason::NoCapacity);
     }
     let alike = place::fitting(problem, id, request);
@@ -224,6 +230,8 @@ pub fn what_if(view: StateView<'_>, tenant: TenantId, spec: &RequestSpec) -> Wha
         attempts: 0,
         failed_starts: 0,
         recalls: 0,
+        preemptions: 0,
+        paused_until: None,
     };
     let mut problem = Problem::of(view);
     if let Some(pick) = place::pick(&problem, &Spent::default(), id, &request) {

@@ -24,11 +24,14 @@ pub(super) struct Line<'a> {
 }
 
 /// The waiting requests as lines: tiers from the top, tenants in the order of their ids.
-pub(super) fn lines(state: &State) -> Vec<Line<'_>> {
+pub(super) fn lines(state: &State, now: Timestamp) -> Vec<Line<'_>> {
     type Lines<'a> = BTreeMap<(Reverse<Tier>, TenantId), Vec<(RequestId, &'a Request)>>;
     let mut lines = Lines::new();
     for id in &state.waiting {
         let request = &state.requests[id];
+        if request.is_paused(now) {
+            continue;
+        }
         let tier = request.spec.class.tier();
         lines.entry((Reverse(tier), request.tenant)).or_default().push((*id, request));
     }

@@ -1,7 +1,8 @@
-//! Victims for a request that finds no room: only leases of a lower tier past their protection, the
-//! fewest that suffice, lowest tier and newest first. No victim is picked that is not needed.
+//! Victims for a request that finds no room: only leases that the rules let it end, in their order,
+//! as few as that order allows. Whom the plan picks, it needs.
+//!
+//! One request's victims are all at one site, so it ends leases in one cluster only.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sublet_protocol::capacity::SliceId;
@@ -15,6 +16,7 @@ use super::problem::Problem;
 use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
+use crate::preemption::{self, Order, Place};
 use crate::quota::Want;
 use crate::state::Request;
 
@@ -34,57 +36,120 @@ fn site(placement: Placement, candidate: &Candidate) -> Site {
     (slice.cluster, capacity.model, capacity.gpu, node, island)
 }
 
-/// What a site could give: free slots, and victims with the slices each frees.
-#[derive(Default)]
+/// A lease that may be ended, and what of it the request could use.
+#[derive(Debug, Clone)]
+struct Victim {
+    lease: LeaseId,
+    place: Place,
+    slices: Vec<SliceId>,
+}
+
+/// What a site could give: free slots, and victims in the order in which they go.
+#[derive(Debug, Default)]
 struct Room {
     free: Vec<PlanMember>,
-    victims: Vec<(LeaseId, Vec<SliceId>)>,
+    victims: Vec<Victim>,
 }
 
 /// Who ends, what of theirs is used, and which free slots are used besides.
+#[derive(Debug)]
 struct Choice {
-    victims: Vec<LeaseId>,
+    victims: Vec<Victim>,
     freed: Vec<SliceId>,
     members: Vec<PlanMember>,
 }
 
+impl Choice {
+    /// How much it hurts: the dearest kind of victim first, then how many go, then what is lost.
+    fn harm(
+        &self,
+        is_blind: bool,
+    ) -> (Option<(bool, sublet_protocol::requests::Tier)>, usize, u64) {
+        let seen = self.victims.iter().filter(|_| !is_blind);
+        let dearest = seen.map(|victim| victim.place.kind).max();
+        let lost = self.victims.iter().fold(0, |sum: u64, one| sum.saturating_add(one.place.loss));
+        (dearest, self.victims.len(), lost)
+    }
+}
+
+/// Why no lease is ended for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hindrance {
+    /// There is nobody to end, or not enough.
+    Victims,
+    /// There is, but too many were preempted in the last hour.
+    Budget,
+}
+
+/// Frees room for the request in the plan; nothing if that cannot be done now.
 pub(super) fn preempt(
     problem: &mut Problem<'_>,
     spent: &mut Spent,
     id: RequestId,
     request: &Request,
 ) -> Option<PlanGroup> {
-    let state = problem.view.state;
-    let count = usize::try_from(request.spec.count).ok()?;
+    let chosen = choose(problem, spent, id, request);
+    spent.is_over_budget |= matches!(chosen, Err(Hindrance::Budget));
+    let (want, Choice { victims, freed, members }) = chosen.ok()?;
+    let victims: Vec<LeaseId> = victims.into_iter().map(|victim| victim.lease).collect();
+    spent.doomed.extend(victims.iter().copied());
+    // What is freed is not held yet, but two pledges must not count on the same quota.
+    spent.give(problem.view.state, &want);
+    for slot in problem.nodes.iter_mut().flat_map(|node| &mut node.slots) {
+        slot.is_taken |= members.iter().any(|member| member.slice == slot.candidate.slice);
+    }
+    Some(PlanGroup::Preempt { request: id, victims, freed, members })
+}
+
+/// Whether only the budget keeps leases from being ended for the request.
+pub(super) fn is_over_budget(
+    problem: &Problem<'_>,
+    spent: &Spent,
+    id: RequestId,
+    request: &Request,
+) -> bool {
+    let is_pledged = !matches!(request.stage, crate::state::RequestStage::Waiting);
+    let chosen = choose(problem, spent, id, request);
+    !is_pledged && matches!(chosen, Err(Hindrance::Budget))
+}
+
+/// The site that gives room with the least harm.
+fn choose(
+    problem: &Problem<'_>,
+    spent: &Spent,
+    id: RequestId,
+    request: &Request,
+) -> Result<(Want, Choice), Hindrance> {
+    let (state, now) = (problem.view.state, problem.view.now);
+    let count = usize::try_from(request.spec.count).map_err(|_| Hindrance::Victims)?;
+    let is_blind = state.leaves_out(Mutation::FirstVictims);
+    let mut hindrance = Hindrance::Victims;
     let mut best: Option<(Want, Choice)> = None;
     for (site, room) in rooms(problem, spent, id, request) {
         let (cluster, model, gpu, _, _) = site;
-        let total = gpu.checked_mul(u64::from(request.spec.count))?;
+        let total = gpu.checked_mul(u64::from(request.spec.count)).ok_or(Hindrance::Victims)?;
         let Some(price) = price(state, request, cluster, model) else { continue };
         let want = want(request, model, total, price);
         if spent.obstacle(problem.view, &want).is_some() {
             continue;
         }
         let Some(choice) = fewest(room, count) else { continue };
-        // Few victims, and among equally few those of the lowest tier (INV-10).
-        let harm = |choice: &Choice| {
-            let is_blind = state.leaves_out(Mutation::FirstVictims);
-            let seen = choice.victims.iter().filter(|_| !is_blind);
-            let highest = seen.map(|victim| state.leases[victim].terms.tier());
-            (choice.victims.len(), highest.max())
-        };
-        if best.as_ref().is_none_or(|(_, known)| harm(&choice) < harm(known)) {
+        let doomed = spent.doomed.iter().filter(|lease| {
+            state.leases.get(lease).is_some_and(|lease| lease.terms.cluster == cluster)
+        });
+        let here = u32::try_from(doomed.count() + choice.victims.len()).unwrap_or(u32::MAX);
+        let all = spent.doomed.len() + choice.victims.len();
+        let all = u32::try_from(all).unwrap_or(u32::MAX);
+        let (of_cluster, of_cell) = preemption::budgets_left(state, cluster, now);
+        if here > of_cluster || all > of_cell {
+            hindrance = Hindrance::Budget;
+            continue;
+        }
+        if best.as_ref().is_none_or(|(_, known)| choice.harm(is_blind) < known.harm(is_blind)) {
             best = Some((want, choice));
         }
     }
-    let (want, Choice { victims, freed, members }) = best?;
-    spent.doomed.extend(victims.iter().copied());
-    // What is freed is not held yet, but two pledges must not count on the same quota.
-    spent.give(state, &want);
-    for slot in problem.nodes.iter_mut().flat_map(|node| &mut node.slots) {
-        slot.is_taken |= members.iter().any(|member| member.slice == slot.candidate.slice);
-    }
-    Some(PlanGroup::Preempt { request: id, victims, freed, members })
+    best.ok_or(hindrance)
 }
 
 /// What each site could give, sites in order.
@@ -97,17 +162,20 @@ fn rooms(
     let (state, now) = (problem.view.state, problem.view.now);
     let (spec, tier) = (&request.spec, request.spec.class.tier());
     let mut rooms: BTreeMap<Site, Room> = BTreeMap::new();
+    let order = Order::of(state, now);
     let running = state.leases.iter().filter(|(lease, _)| !spent.doomed.contains(lease));
-    let mut victims: Vec<_> =
-        running.filter(|(lease, _)| fit::is_preemptible(state, **lease, tier, now)).collect();
-    victims.sort_by_key(|(lease, entry)| (entry.terms.tier(), Reverse(entry.granted_at), **lease));
-    for (lease, _) in victims {
+    let mut victims: Vec<(Place, LeaseId)> = running
+        .filter(|(lease, _)| preemption::may_end(state, **lease, tier, now))
+        .map(|(lease, entry)| (order.place(entry), *lease))
+        .collect();
+    victims.sort();
+    for (place, lease) in victims {
         let mut freed: BTreeMap<Site, Vec<SliceId>> = BTreeMap::new();
-        for candidate in fit::freed_by(state, *lease, spec, now) {
+        for candidate in fit::freed_by(state, lease, spec, now) {
             freed.entry(site(spec.placement, &candidate)).or_default().push(candidate.slice);
         }
         for (site, slices) in freed {
-            rooms.entry(site).or_default().victims.push((*lease, slices));
+            rooms.entry(site).or_default().victims.push(Victim { lease, place, slices });
         }
     }
     if rooms.is_empty() {
@@ -130,10 +198,10 @@ fn fewest(room: Room, count: usize) -> Option<Choice> {
     let mut members = room.free;
     members.truncate(count);
     let mut missing = count.checked_sub(members.len()).filter(|missing| *missing > 0)?;
-    let mut picked: Vec<(LeaseId, Vec<SliceId>)> = Vec::new();
-    for (lease, slices) in room.victims {
-        missing = missing.saturating_sub(slices.len());
-        picked.push((lease, slices));
+    let mut picked: Vec<Victim> = Vec::new();
+    for victim in room.victims {
+        missing = missing.saturating_sub(victim.slices.len());
+        picked.push(victim);
         if missing == 0 {
             break;
         }
@@ -141,17 +209,23 @@ fn fewest(room: Room, count: usize) -> Option<Choice> {
     if missing > 0 {
         return None;
     }
-    let sum =
-        |picked: &[(LeaseId, Vec<SliceId>)]| picked.iter().map(|(_, s)| s.len()).sum::<usize>();
+    let mut sum = members.len() + picked.iter().map(|victim| victim.slices.len()).sum::<usize>();
     // Give back in reverse: the last one completed the set, earlier ones may be superfluous.
     for at in (0..picked.len()).rev() {
-        if sum(&picked) - picked[at].1.len() + members.len() >= count {
+        let without = sum - picked[at].slices.len();
+        if without >= count {
             picked.remove(at);
+            sum = without;
         }
     }
     // A victim goes whole, so all it frees is used before free slots are.
-    let mut freed: Vec<SliceId> = picked.iter().flat_map(|(_, slices)| slices).copied().collect();
+    let mut freed: Vec<SliceId> =
+        picked.iter().flat_map(|victim| &victim.slices).copied().collect();
     freed.truncate(count);
     members.truncate(count - freed.len());
-    Some(Choice { victims: picked.into_iter().map(|(lease, _)| lease).collect(), freed, members })
+    Some(Choice { victims: picked, freed, members })
 }
+
+#[cfg(test)]
+#[path = "preempt_tests.rs"]
+mod tests;

@@ -92,7 +92,7 @@ impl<'a> Problem<'a> {
         Problem {
             view,
             nodes: nodes(view.state, view.now),
-            lines: lines(view.state),
+            lines: lines(view.state, view.now),
             typical: OnceCell::new(),
         }
     }

@@ -29,6 +29,8 @@ pub(super) struct Spent {
     charges: Charges,
     /// Leases that this plan ends.
     pub(super) doomed: BTreeSet<LeaseId>,
+    /// Whether more would end if there were budget for it.
+    pub(super) is_over_budget: bool,
 }
 
 impl Spent {

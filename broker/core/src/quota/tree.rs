@@ -349,6 +349,16 @@ impl Tree {
         kept.saturating_add(limited)
     }
 
+    /// How much the tenant or group holds beyond what is its own: what it borrows of its group, or,
+    /// without a group, what it holds over its quota.
+    pub(crate) fn beyond_own(&self, id: TenantId, model: GpuModel) -> GpuMilli {
+        let Some(node) = self.nodes.get(&id) else { return GpuMilli::ZERO };
+        match node.parent {
+            Some(_) => node.sums(model).borrowed(),
+            None => self.excess(id, model).unwrap_or_default(),
+        }
+    }
+
     /// By how much the tenant or group has more than it may have, if it does.
     pub(crate) fn excess(&self, id: TenantId, model: GpuModel) -> Option<GpuMilli> {
         let node = self.nodes.get(&id)?;

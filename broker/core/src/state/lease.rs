@@ -49,6 +49,8 @@ pub struct Lease {
     pub(crate) used: Millis,
     /// The most that is billed, if a budget was cut below its worst case.
     pub(crate) billed_max: Option<Millis>,
+    pub(crate) checkpoint_at: Option<Timestamp>,
+    pub(crate) recalled_by: Option<Timestamp>,
 }
 
 impl Lease {
@@ -112,6 +114,18 @@ impl Lease {
             }
             LeaseStage::Ending { .. } => None,
         }
+    }
+
+    /// When its program last said that its work is saved.
+    #[must_use]
+    pub const fn checkpoint_at(&self) -> Option<Timestamp> {
+        self.checkpoint_at
+    }
+
+    /// When its owner wants it to be gone, if that was said.
+    #[must_use]
+    pub const fn recalled_by(&self) -> Option<Timestamp> {
+        self.recalled_by
     }
 
     /// Whether nobody ends it yet: it is prepared or active.

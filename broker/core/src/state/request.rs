@@ -38,6 +38,8 @@ pub struct Request {
     pub(crate) attempts: u32,
     pub(crate) failed_starts: u32,
     pub(crate) recalls: u32,
+    pub(crate) preemptions: u32,
+    pub(crate) paused_until: Option<Timestamp>,
 }
 
 impl Request {
@@ -81,6 +83,24 @@ impl Request {
     #[must_use]
     pub const fn recalls(&self) -> u32 {
         self.recalls
+    }
+
+    /// How many of them were taken away by rank.
+    #[must_use]
+    pub const fn preemptions(&self) -> u32 {
+        self.preemptions
+    }
+
+    /// Whether it was preempted so lately that it is not tried again yet.
+    #[must_use]
+    pub fn is_paused(&self, now: Timestamp) -> bool {
+        self.paused_until.is_some_and(|until| now < until)
+    }
+
+    /// Until when it is not tried again, if it was ever preempted.
+    #[must_use]
+    pub const fn paused_until(&self) -> Option<Timestamp> {
+        self.paused_until
     }
 
     /// Whether it waits, with or without a pledge.

@@ -5,6 +5,7 @@ mod leases;
 mod matching;
 mod partition;
 mod plans;
+mod preemption;
 mod requests;
 mod supply;
 mod walk;

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use sublet_protocol::capacity::{Part, PciDevice, SliceId};
 use sublet_protocol::commands::{
-    Actor, Command, GuestOutcome, NackReason, PlanGroup, PlanMember, ReclaimCause,
+    Actor, Command, GuestOutcome, NackReason, PlanGroup, PlanMember, Recall, ReclaimCause,
 };
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, RequestId, Token};
@@ -36,6 +36,8 @@ enum Step {
     Reclaim { lease: usize, cause: u8 },
     Stop { lease: usize, used: u64, code: Option<i32> },
     Release { lease: usize, is_owner: bool },
+    Checkpoint { lease: usize },
+    Recall { lease: usize, after: u64 },
     Cancel { number: u128 },
     Sweep,
     Silence { node: u64 },
@@ -65,6 +67,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (lease.clone(), 0_u8..3).prop_map(|(lease, cause)| Step::Reclaim { lease, cause }),
         4 => (lease.clone(), 0_u64..9_000, proptest::option::of(-1_i32..2))
             .prop_map(|(lease, used, code)| Step::Stop { lease, used, code }),
+        1 => lease.clone().prop_map(|lease| Step::Checkpoint { lease }),
+        1 => (lease.clone(), 0_u64..2_000)
+            .prop_map(|(lease, after)| Step::Recall { lease, after }),
         1 => (lease, any::<bool>()).prop_map(|(lease, is_owner)| Step::Release { lease, is_owner }),
         1 => (1_u128..60).prop_map(|number| Step::Cancel { number }),
         3 => Just(Step::Sweep),
@@ -187,6 +192,8 @@ fn take(world: &mut World, step: Step) {
         | Step::Refuse { .. }
         | Step::Reclaim { .. }
         | Step::Stop { .. }
+        | Step::Checkpoint { .. }
+        | Step::Recall { .. }
         | Step::Release { .. } => on_lease(world, step),
     }
 }
@@ -196,6 +203,8 @@ fn on_lease(world: &mut World, step: Step) {
     | Step::Refuse { lease: place }
     | Step::Reclaim { lease: place, .. }
     | Step::Stop { lease: place, .. }
+    | Step::Checkpoint { lease: place }
+    | Step::Recall { lease: place, .. }
     | Step::Release { lease: place, .. }) = step
     else {
         return;
@@ -231,6 +240,12 @@ fn on_lease(world: &mut World, step: Step) {
         Step::Release { is_owner, .. } => {
             let name = if is_owner { "owner" } else { "acme" };
             (user(name), Command::ReleaseLease { lease })
+        }
+        Step::Checkpoint { .. } => (user("acme"), Command::ReportCheckpoint { lease }),
+        Step::Recall { after, .. } => {
+            let by = world.now.after(Seconds::new(after));
+            let recall = if after == 0 { Recall::Emergency } else { Recall::Planned { by } };
+            (user("owner"), Command::RecallLease { lease, recall })
         }
         _other => return,
     };

@@ -167,11 +167,16 @@ fn grace(spec: &RequestSpec, policy: &Policy) -> u64 {
     }
 }
 
+fn may_preempt(other: Tier, tier: Tier, policy: &Policy) -> bool {
+    let gap = other.rank().checked_sub(tier.rank());
+    gap.is_some_and(|gap| gap >= policy.preemption.tier_gap.max(1))
+}
+
 fn preemption(spec: &RequestSpec, policy: &Policy) -> PreemptionTerms {
     let tier = spec.class.tier();
     let all = [Tier::Opportunistic, Tier::Standard, Tier::Reserved];
-    let preempted_by: Vec<Tier> = all.into_iter().filter(|other| *other > tier).collect();
-    let (grace, min_run) = (grace(spec, policy), policy.min_run.get());
+    let preempted_by: Vec<Tier> = all.into_iter().filter(|other| may_preempt(*other, tier, policy)).collect();
+    let (grace, min_run) = (grace(spec, policy), policy.min_run.of(tier).get());
     let then = match spec.on_recall {
         OnRecall::Requeue => "the request then waits again",
         OnRecall::Close => "the request is then closed",

@@ -82,10 +82,10 @@ pub(crate) const fn wait_reason(reason: WaitReason) -> &'static str {
         WaitReason::Topology => "there are enough slices, but not close enough to each other",
         WaitReason::Isolation => "the class of work does not allow the isolation on offer",
         WaitReason::LenderPolicy => "the lender does not want this tenant or use",
-        WaitReason::Breaker => "a circuit breaker is open",
+        WaitReason::Breaker => "a circuit breaker is open, or the node refused too many starts",
         WaitReason::Review => "a person must look at it first",
         WaitReason::Reservation => "it would delay an earlier, larger request",
-        WaitReason::Deferred => "it is deferred by its own wish",
+        WaitReason::Deferred => "it is not due yet: by its own wish, or it was preempted and pauses",
         WaitReason::PreemptionBudget => "there were too many preemptions lately",
     }
 }

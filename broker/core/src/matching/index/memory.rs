@@ -23,6 +23,7 @@ use super::shelves::{Kind, Shelves, window};
 use super::{ClassNo, LotNo, NONE, NodeNo, PoolNo, TenantNo};
 use crate::fit;
 use crate::matching::{Limits, Preemption};
+use crate::preemption;
 use crate::quota::Month;
 use crate::state::{Request, RequestStage, State};
 
@@ -57,9 +58,17 @@ pub struct Index {
     carved: BTreeMap<LeaseId, Vec<SliceId>>,
     /// Whether any offer ever named the host room of a whole node.
     is_host_shared: bool,
+    /// Requests that were preempted and pause: they are in no class until then.
+    paused: BTreeSet<(Timestamp, RequestId)>,
+    /// Nodes that are left out because they refused starts, until then.
+    paused_nodes: BTreeSet<(Timestamp, ClusterId, NodeId)>,
+    /// Whether the last plan would have ended leases if there were budget for it, and when it was.
+    pub(super) short_of_budget: Option<Timestamp>,
     limits: Limits,
     /// The month of the last plan: a new one has new budgets.
     month: Month,
+    /// The latest of the state's and the last plan's time.
+    now: Timestamp,
 }
 
 impl Index {
@@ -88,8 +97,12 @@ impl Index {
             watchers: BTreeSet::new(),
             carved: BTreeMap::new(),
             is_host_shared: false,
+            paused: BTreeSet::new(),
+            paused_nodes: BTreeSet::new(),
+            short_of_budget: None,
             limits: Limits::NONE,
             month: Month::of(state.now),
+            now: state.now,
         };
         for slice in state.offers.keys() {
             index.slice(state, *slice);
@@ -100,6 +113,11 @@ impl Index {
         for id in state.leases.keys() {
             index.lease(state, *id);
             index.carved(&state.leases[id].terms);
+        }
+        for ((cluster, node), entry) in &state.nodes {
+            if let Some(until) = entry.paused_until {
+                index.paused_nodes.insert((until, *cluster, *node));
+            }
         }
         for (slice, request) in &state.pledged {
             index.pledges.entry(*request).or_default().push(*slice);
@@ -166,10 +184,17 @@ impl Index {
                 self.wake_short_of_quota();
             }
             Event::LeaseCapped { .. } => self.wake_short_of_quota(),
+            Event::MemberRefused { slice, .. } => {
+                let node = state.nodes.get(&(slice.cluster, slice.node));
+                if let Some(until) = node.and_then(|node| node.paused_until) {
+                    self.paused_nodes.insert((until, slice.cluster, slice.node));
+                }
+            }
             // What concerns neither room nor order.
             Event::RequestRefused { .. }
             | Event::MemberConfirmed { .. }
-            | Event::MemberRefused { .. }
+            | Event::CheckpointReported { .. }
+            | Event::LeaseRecalled { .. }
             | Event::MemberStopped { .. }
             | Event::UsageRecorded { .. }
             | Event::TailSealed { .. }
@@ -211,9 +236,26 @@ impl Index {
     }
 
     /// Before a plan: wakes what time, the limits or a plan that was not taken open.
-    pub(super) fn begin(&mut self, now: Timestamp, limits: &Limits) {
+    pub(super) fn begin(&mut self, state: &State, now: Timestamp, limits: &Limits) {
         let mut has_gained = false;
         self.leases.advance(now, |_| has_gained = true);
+        // Budgets are told by the minute.
+        let minute = |at: Timestamp| at.get() / 60_000;
+        has_gained |= self.short_of_budget.take_if(|at| minute(*at) < minute(now)).is_some();
+        self.now = self.now.max(now);
+        while let Some((until, request)) = self.paused.first().copied()
+            && until <= now
+        {
+            self.paused.pop_first();
+            self.request(state, request);
+        }
+        while let Some((until, cluster, node)) = self.paused_nodes.first().copied()
+            && until <= now
+        {
+            self.paused_nodes.pop_first();
+            self.wake_node(cluster, node);
+            has_gained = true;
+        }
         if has_gained {
             self.wake_watchers();
         }
@@ -315,6 +357,14 @@ impl Index {
     /// Brings a request up to date.
     fn request(&mut self, state: &State, id: RequestId) {
         let entry = state.requests.get(&id).filter(|request| request.is_waiting());
+        let paused_until = entry.and_then(|request| request.paused_until);
+        let entry = match paused_until.filter(|until| *until > self.now) {
+            Some(until) => {
+                self.paused.insert((until, id));
+                None
+            }
+            None => entry,
+        };
         let known = self.queue.find(id);
         let is_same = match (known, entry) {
             (Some(class), Some(request)) => self.queue.is_lone(class) == is_lone(request),
@@ -358,19 +408,20 @@ impl Index {
 
     /// Brings a lease up to date.
     fn lease(&mut self, state: &State, id: LeaseId) {
-        let Some(lease) = state.leases.get(&id).filter(|lease| lease.is_running()) else {
+        let running = state.leases.get(&id).filter(|lease| lease.is_running());
+        let guarded_until = running.and_then(|lease| preemption::spared_until(state, lease));
+        let Some((lease, guarded_until)) = running.zip(guarded_until) else {
             return self.leases.remove(id);
         };
         let pools = u32::try_from(self.pools.len()).unwrap_or(NONE);
         let terms = &lease.terms;
         let pool = *self.pools.entry((terms.model, terms.tier())).or_insert(PoolNo(pools));
-        let guard = lease.active_since().map(|since| since.after(state.policy.min_run));
         let standing = Standing {
             pool,
             // The newest gives way first.
             rank: u64::MAX - lease.granted_at.get(),
             gpu: u32::try_from(terms.gpu_total().get()).unwrap_or(u32::MAX),
-            guarded_until: guard.unwrap_or(Timestamp::new(0)),
+            guarded_until,
         };
         if self.leases.put(id, standing) {
             self.wake_watchers();

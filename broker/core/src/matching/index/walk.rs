@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::ids::{RequestId, TenantId};
 use sublet_protocol::requests::Tier;
-use sublet_protocol::units::GpuMilli;
+use sublet_protocol::units::{GpuMilli, Timestamp};
 
 use super::{ClassNo, Index, NodeNo};
 use crate::matching::Limits;
@@ -18,7 +18,7 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
     if !index.is_of(view.state) {
         *index = Index::of(view.state);
     }
-    index.begin(view.now, limits);
+    index.begin(view.state, view.now, limits);
     let mut problem = Problem::bare(view);
     if let Some(typical) = &limits.typical {
         problem.expect(typical.clone());
@@ -26,6 +26,7 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
     let mut walk = ByIndex {
         index,
         limits,
+        now: view.now,
         brought: BTreeSet::new(),
         moved: Vec::new(),
         restless: Vec::new(),
@@ -46,6 +47,7 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
 struct ByIndex<'i> {
     index: &'i mut Index,
     limits: &'i Limits,
+    now: Timestamp,
     /// Nodes whose slots are in the problem.
     brought: BTreeSet<NodeNo>,
     /// Classes whose cursor is not at their first request.
@@ -92,6 +94,9 @@ impl Source for ByIndex<'_> {
         }
         if self.index.queue.key(class).tier > Tier::Opportunistic {
             self.index.watchers.insert(class);
+        }
+        if trial.spent.is_over_budget {
+            self.index.short_of_budget = Some(self.now);
         }
     }
 }
