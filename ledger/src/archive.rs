@@ -15,7 +15,7 @@ use sublet_protocol::ids::CellId;
 use crate::disk::{Disk, create_folders};
 use crate::error::{Error, SegmentFault};
 use crate::merkle::{Frontier, TreeHead};
-use crate::segment::{SEGMENT_BYTES_MAX, Seal, Segment, SegmentBuilder};
+use crate::segment::{SEGMENT_BYTES_MAX, Seal, Segment, SegmentBuilder, VERSION};
 
 /// Segments kept in memory after they were read. A segment of 4,096 records is about 1 MiB.
 const CACHED_SEGMENTS: usize = 4;
@@ -131,8 +131,13 @@ impl Archive {
         self.read(number, before)
     }
 
-    /// The error that segment `number` is bad.
+    /// The error that segment `number` is bad, or newer.
     pub(crate) fn bad(&self, number: u32, fault: SegmentFault) -> Error {
+        if let SegmentFault::Version { version: found } = fault
+            && found > VERSION
+        {
+            return Error::Newer { path: self.file(number), found, known: VERSION };
+        }
         let first_index = match self.seal(number) {
             Some(seal) => seal.first,
             None => self.frontier.size(),

@@ -61,6 +61,18 @@ pub enum Error {
     #[error("the ledger belongs to another cell")]
     OtherCell,
 
+    /// A newer version of the program wrote this, and it is whole. Nothing is damaged: an operator
+    /// starts that version again.
+    #[error("{} was written by a newer version (format {found}, this one reads {known})", path.display())]
+    Newer {
+        /// The segment, or the store's folder.
+        path: PathBuf,
+        /// The format it names.
+        found: u16,
+        /// The newest format that can be read.
+        known: u16,
+    },
+
     /// Another process has the ledger open.
     #[error("the ledger in {} is open in another process", dir.display())]
     InUse {
@@ -174,10 +186,10 @@ pub enum SegmentFault {
     /// The file does not begin as a segment does.
     #[error("it is not a segment")]
     Magic,
-    /// The file was written by a newer version.
-    #[error("its version {version} is unknown")]
+    /// It is whole and of a format that there is not, or not yet ([`Error::Newer`]).
+    #[error("its format {version} is unknown")]
     Version {
-        /// The version it names.
+        /// The format it names.
         version: u16,
     },
     /// It belongs to another cell's ledger.

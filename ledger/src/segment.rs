@@ -31,7 +31,8 @@ pub(crate) const SEGMENT_RECORDS_MAX: u32 = 65_536;
 pub(crate) const NAME_BYTES: usize = 32;
 
 const MAGIC: &[u8; 8] = b"SUBLETSG";
-const VERSION: u16 = 1;
+/// The newest format of a segment, and the only one so far.
+pub(crate) const VERSION: u16 = 1;
 const HEADER: usize = 8 + 2 + NAME_BYTES + 4 + 8 + 4 + 8 + 8 + Hash::BYTES;
 const CHECK: usize = 4;
 
@@ -153,12 +154,13 @@ impl Segment {
             return Err(SegmentFault::Magic);
         }
         let version = u16::from_le_bytes(reader.array()?);
-        if version != VERSION {
-            return Err(SegmentFault::Version { version });
-        }
+        // Every version ends with this check sum, so that a newer one is told from a flipped bit.
         let body = bytes.len().checked_sub(CHECK).ok_or(SegmentFault::Short)?;
         if bytes[body..] != crc32fast::hash(&bytes[..body]).to_le_bytes() {
             return Err(SegmentFault::CheckSum);
+        }
+        if version != VERSION {
+            return Err(SegmentFault::Version { version });
         }
         if reader.array()? != padded(cell.as_str()) {
             return Err(SegmentFault::OtherCell);

@@ -103,14 +103,42 @@ pub enum Finding {
 /// Verifies an open journal: segments, tail, root, accounts, index.
 ///
 /// # Errors
-/// Only when the operating system fails. What is wrong with the journal is in the report.
+/// Only when the operating system fails, or a newer version wrote it. What is wrong with the journal
+/// is in the report.
 pub fn verify(journal: &Journal) -> Result<Report, Error> {
-    let mut fold = Fold::default();
-    for seal in journal.archive().seals() {
-        if let Err(bad) = verify_segment(journal, seal.number, &mut fold) {
-            return fold.report(Some(bad?));
+    let mut verifier = Verifier::default();
+    loop {
+        if let Some(report) = verifier.step(journal)? {
+            return Ok(report);
         }
     }
+}
+
+/// Verifies a journal step by step, so that it can be appended to between two steps.
+#[derive(Default)]
+pub struct Verifier {
+    fold: Fold,
+}
+
+impl Verifier {
+    /// Verifies the next segment or, behind the last one, the tail. The report, once there is
+    /// nothing more to read or something is wrong; it is the last step then.
+    ///
+    /// # Errors
+    /// As [`verify`].
+    pub fn step(&mut self, journal: &Journal) -> Result<Option<Report>, Error> {
+        let next = usize::try_from(self.fold.segments).ok();
+        let Some(seal) = next.and_then(|next| journal.seals().get(next)) else {
+            return verify_tail(journal, std::mem::take(&mut self.fold)).map(Some);
+        };
+        match verify_segment(journal, seal.number, &mut self.fold) {
+            Ok(()) => Ok(None),
+            Err(bad) => std::mem::take(&mut self.fold).report(Some(bad?)).map(Some),
+        }
+    }
+}
+
+fn verify_tail(journal: &Journal, mut fold: Fold) -> Result<Report, Error> {
     let mut bad = None;
     let read = journal.visit_tail_on_disk(|index, bytes| {
         if bad.is_none() {
@@ -135,7 +163,7 @@ pub fn verify(journal: &Journal) -> Result<Report, Error> {
 /// Verifies the journal of `cell` in `dir`, which must not be open.
 ///
 /// # Errors
-/// Only when it is in use, is another cell's, or the operating system fails.
+/// Only when it is in use, is another cell's or a newer version's, or the operating system fails.
 pub fn verify_dir(dir: &Path, cell: CellId) -> Result<Report, Error> {
     match Journal::open(dir, cell) {
         Ok(journal) => verify(&journal),

@@ -194,7 +194,9 @@ fn broken_at(
         Err(error) => return Some(format!("another error than the disk's: {error:?}")),
     }
     match fault {
-        DiskFault::PowerLoss => disk.lose_power(&mut chooser(seed)),
+        DiskFault::PowerLoss => {
+            disk.lose_power(&mut chooser(seed));
+        }
         // What a failed sync forgot is not on the disk, and another process cannot know it: the
         // log can.
         DiskFault::InputOutput => promised.synced = 0,

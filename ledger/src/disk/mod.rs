@@ -19,6 +19,7 @@ use std::any::Any;
 use std::io;
 use std::path::Path;
 
+pub use self::node::Loss;
 pub(crate) use self::real::RealDisk;
 pub use self::simulated::{DiskFault, Flip, Omission, SimulatedDisk};
 use crate::error::Error;

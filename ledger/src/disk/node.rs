@@ -6,6 +6,15 @@ use std::collections::BTreeMap;
 /// What a disk writes whole or not at all, in bytes.
 const SECTOR: usize = 512;
 
+/// What a loss of power took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Loss {
+    /// Changes of files and names that were not synced and are not there as they were made.
+    pub lost: u64,
+    /// Writes of which some sectors are there and others are not.
+    pub torn: u64,
+}
+
 /// Number of a node.
 pub(super) type Number = u64;
 
@@ -24,6 +33,8 @@ pub(super) struct File {
     pub(super) kept: Vec<u8>,
     /// What was done to it since then, in order.
     changes: Vec<Change>,
+    /// Where a bit is flipped and nobody has written since.
+    flips: Vec<usize>,
 }
 
 enum Change {
@@ -52,17 +63,36 @@ fn put(content: &mut Vec<u8>, at: usize, bytes: &[u8]) {
 impl File {
     /// A file that is durable.
     pub(super) fn durable(bytes: &[u8]) -> Self {
-        Self { now: bytes.to_vec(), kept: bytes.to_vec(), changes: Vec::new() }
+        Self { now: bytes.to_vec(), kept: bytes.to_vec(), ..Self::default() }
     }
 
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         put(&mut self.now, at, bytes);
+        self.flips.retain(|flip| !(at..at + bytes.len()).contains(flip));
         self.changes.push(Change::Write { at, bytes: bytes.to_vec() });
     }
 
     pub(super) fn truncate(&mut self, length: usize) {
         self.now.truncate(length);
+        self.flips.retain(|flip| *flip < length);
         self.changes.push(Change::Truncate { length });
+    }
+
+    /// How many of its bytes are on the disk as a process sees them, but for flipped ones.
+    pub(super) fn durable_length(&self) -> usize {
+        self.now.len().min(self.kept.len())
+    }
+
+    /// Flips a bit of a durable byte.
+    pub(super) fn flip(&mut self, at: usize, bit: u64) {
+        let byte = self.kept[at] ^ (1 << bit);
+        (self.now[at], self.kept[at]) = (byte, byte);
+        self.flips.push(at);
+    }
+
+    /// Whether a flipped bit is still there.
+    pub(super) fn has_flip(&self, at: usize) -> bool {
+        self.flips.contains(&at) && at < self.now.len()
     }
 
     pub(super) fn sync(&mut self) {
@@ -80,9 +110,10 @@ impl File {
     /// The power went. Of what was not synced, the first changes are there, then one that was torn
     /// at a sector's border, and of the later ones perhaps a few sectors. `choose(n)` is any number
     /// below `n`.
-    pub(super) fn lose_power(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
+    pub(super) fn lose_power(&mut self, choose: &mut dyn FnMut(u64) -> u64) -> Loss {
         let changes = std::mem::take(&mut self.changes);
         let whole = below(changes.len() + 1, choose);
+        let mut loss = Loss { lost: count(changes.len() - whole), torn: 0 };
         let keeps_later = choose(4) == 3;
         for (place, change) in changes.iter().enumerate() {
             match change {
@@ -91,15 +122,19 @@ impl File {
                 Change::Write { at, bytes } => {
                     let pieces = pieces(*at, bytes);
                     let torn = if place == whole { below(pieces.len() + 1, choose) } else { 0 };
+                    let (all, mut kept) = (pieces.len(), 0);
                     for (number, (at, piece)) in pieces.into_iter().enumerate() {
                         if number < torn || (keeps_later && choose(2) == 1) {
                             put(&mut self.kept, at, piece);
+                            kept += 1;
                         }
                     }
+                    loss.torn += u64::from(kept > 0 && kept < all);
                 }
             }
         }
         self.now.clone_from(&self.kept);
+        loss
     }
 }
 
@@ -115,9 +150,12 @@ fn pieces(mut at: usize, mut bytes: &[u8]) -> Vec<(usize, &[u8])> {
     pieces
 }
 
-fn below(count: usize, choose: &mut dyn FnMut(u64) -> u64) -> usize {
-    let count = u64::try_from(count).expect("a length fits in 64 bits");
-    usize::try_from(choose(count)).expect("below a length")
+fn count(length: usize) -> u64 {
+    u64::try_from(length).expect("a length fits in 64 bits")
+}
+
+fn below(length: usize, choose: &mut dyn FnMut(u64) -> u64) -> usize {
+    usize::try_from(choose(count(length))).expect("below a length")
 }
 
 /// A folder.
@@ -189,11 +227,12 @@ impl Folder {
 
     /// The power went: the first of the changes that were not synced are there, in order, since file
     /// systems keep them in a journal.
-    pub(super) fn lose_power(&mut self, choose: &mut dyn FnMut(u64) -> u64) {
+    pub(super) fn lose_power(&mut self, choose: &mut dyn FnMut(u64) -> u64) -> Loss {
         let changes = std::mem::take(&mut self.changes);
         let whole = below(changes.len() + 1, choose);
         changes.iter().take(whole).for_each(|change| change.apply(&mut self.kept));
         self.now.clone_from(&self.kept);
+        Loss { lost: count(changes.len() - whole), torn: 0 }
     }
 }
 
@@ -214,8 +253,9 @@ mod tests {
             file.write(0, b"synced");
             file.sync();
             file.write(6, &[7; 1_000]);
-            file.lose_power(&mut choices(list));
+            let loss = file.lose_power(&mut choices(list));
             assert_eq!(file.now, file.kept);
+            assert_eq!(loss.torn, u64::from(file.now.len() == 512));
             file.now
         };
         assert_eq!(after(&[0, 1, 0]), b"synced");

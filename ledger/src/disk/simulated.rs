@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::node::{File, Folder, Node, Number};
+use super::node::{File, Folder, Loss, Node, Number};
 use super::state::{Course, Does, ROOT, State, dark, missing};
 use super::{Disk, DiskFile, Lock};
 
@@ -40,7 +40,6 @@ pub struct Flip {
     pub file: PathBuf,
     node: Number,
     at: usize,
-    byte: u8,
 }
 
 /// The disk of one machine. Clones are the same disk.
@@ -80,15 +79,30 @@ impl SimulatedDisk {
 
     /// Takes the power away and brings it back. What was not synced is lost, torn or kept as
     /// `choose` says, which gives any number below its argument; what is open is void.
-    pub fn lose_power(&self, choose: &mut dyn FnMut(u64) -> u64) {
+    pub fn lose_power(&self, choose: &mut dyn FnMut(u64) -> u64) -> Loss {
         let mut state = self.state();
         state.is_dark = false;
         state.life += 1;
         state.locked.clear();
+        let mut all = Loss::default();
         for node in state.nodes.values_mut() {
-            match node {
+            let loss = match node {
                 Node::File(file) => file.lose_power(choose),
                 Node::Folder(folder) => folder.lose_power(choose),
+            };
+            all = Loss { lost: all.lost + loss.lost, torn: all.torn + loss.torn };
+        }
+        state.sweep();
+        all
+    }
+
+    /// The system writes back what nobody has synced, as it does by itself after a while.
+    pub fn write_back(&self) {
+        let mut state = self.state();
+        for node in state.nodes.values_mut() {
+            match node {
+                Node::File(file) => file.sync(),
+                Node::Folder(folder) => folder.sync(),
             }
         }
         state.sweep();
@@ -106,27 +120,25 @@ impl SimulatedDisk {
         self.state().omission = Some(omission);
     }
 
-    /// Flips a bit of a file that is not below `except`, among its durable bytes. `None` when there
-    /// are none.
-    pub fn flip_bit(&self, except: &Path, choose: &mut dyn FnMut(u64) -> u64) -> Option<Flip> {
+    /// Flips a bit of a file in the folder `folder`, among its durable bytes. `None` when there are
+    /// none.
+    pub fn flip_bit(&self, folder: &Path, choose: &mut dyn FnMut(u64) -> u64) -> Option<Flip> {
         let mut state = self.state();
         let mut files = state.files(ROOT, Path::new(""));
-        files.retain(|(path, _, length)| !path.starts_with(except) && *length > 0);
+        files.retain(|(path, _, length)| path.starts_with(folder) && *length > 0);
         let (file, node, length) = files.get(pick(files.len(), choose)?)?.clone();
         let (at, bit) = (pick(length, choose)?, choose(8));
-        let content = state.file(node).ok()?;
-        let byte = content.now[at] ^ (1 << bit);
-        (content.now[at], content.kept[at]) = (byte, byte);
-        Some(Flip { file, node, at, byte })
+        state.file(node).ok()?.flip(at, bit);
+        Some(Flip { file, node, at })
     }
 
-    /// Whether the flipped bit is still where it was: nobody has replaced, cut or removed the file.
+    /// Whether the flipped bit is still where it was: nobody has replaced, cut or removed the file,
+    /// or written there.
     #[must_use]
     pub fn has(&self, flip: &Flip) -> bool {
         let mut state = self.state();
         let is_there = state.find(&flip.file).is_ok_and(|node| node == flip.node);
-        let byte = |file: &mut File| file.now.get(flip.at).copied();
-        is_there && state.file(flip.node).ok().and_then(byte) == Some(flip.byte)
+        is_there && state.file(flip.node).is_ok_and(|file| file.has_flip(flip.at))
     }
 
     /// The bytes of a file as a process sees them, past every fault: what an operator copies.

@@ -148,7 +148,7 @@ impl State {
             let path = path.join(name);
             match self.nodes.get(&number) {
                 Some(Node::File(file)) => {
-                    files.push((path, number, file.now.len().min(file.kept.len())));
+                    files.push((path, number, file.durable_length()));
                 }
                 Some(Node::Folder(_)) => files.extend(self.files(number, &path)),
                 None => {}

@@ -5,6 +5,8 @@
 //! ‖ cursor: 0 u8, or 1 u8 ‖ log index u64 ‖ term u64 ‖ CRC-32 of all bytes before it u32
 //! ```
 
+use std::path::Path;
+
 use sublet_protocol::ids::CellId;
 
 use super::Cursor;
@@ -36,9 +38,15 @@ impl Meta {
         Self { cell: padded(cell.as_str()), segments: 0, head, cursor: None }
     }
 
-    /// Reads it; `None` in a new store.
-    pub(super) fn read(store: &dyn Store) -> Result<Option<Self>, Error> {
+    /// Reads it from the store in `dir`; `None` in a new store.
+    pub(super) fn read(store: &dyn Store, dir: &Path) -> Result<Option<Self>, Error> {
         let Some(bytes) = store.get(Tree::Meta, KEY)? else { return Ok(None) };
+        if let Some(found) = version(&bytes)
+            && found > VERSION
+        {
+            let (found, known) = (found.into(), VERSION.into());
+            return Err(Error::Newer { path: dir.to_owned(), found, known });
+        }
         Self::decode(&bytes).map(Some).ok_or(Damage::Meta.into())
     }
 
@@ -68,11 +76,9 @@ impl Meta {
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (body, sum) = bytes.split_last_chunk::<4>()?;
-        let (&[version], rest) = body.split_first_chunk()?;
-        if u32::from_le_bytes(*sum) != crc32fast::hash(body) || version != VERSION {
-            return None;
-        }
+        version(bytes).filter(|version| *version == VERSION)?;
+        let (body, _) = bytes.split_last_chunk::<4>()?;
+        let (_, rest) = body.split_first_chunk::<1>()?;
         let (cell, rest) = rest.split_first_chunk()?;
         let (segments, rest) = rest.split_first_chunk()?;
         let (size, rest) = rest.split_first_chunk()?;
@@ -93,9 +99,17 @@ impl Meta {
     }
 }
 
+/// The version that the bytes name, if their check sum is right. Every version begins and ends so,
+/// and a new format of anything in the store is a new version here.
+fn version(bytes: &[u8]) -> Option<u8> {
+    let (body, sum) = bytes.split_last_chunk::<4>()?;
+    (u32::from_le_bytes(*sum) == crc32fast::hash(body)).then(|| body.first().copied()).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::MemoryStore;
 
     #[test]
     fn the_description_survives_its_bytes_and_no_flipped_bit() {
@@ -111,5 +125,24 @@ mod tests {
             }
             assert_eq!(Meta::decode(&good[..good.len() - 1]), None);
         }
+    }
+
+    #[test]
+    fn a_description_of_a_newer_version_is_not_damage() {
+        let mut store = MemoryStore::default();
+        let mut put = |bytes: &[u8]| {
+            let mut batch = Batch::default();
+            batch.put(Tree::Meta, KEY.to_vec(), bytes.to_vec());
+            store.commit(batch).unwrap();
+            Meta::read(&store, Path::new("sled")).unwrap_err()
+        };
+        let mut newer = Meta::empty(CellId::new("berlin").unwrap()).encode();
+        newer[0] = VERSION + 1;
+        assert!(matches!(put(&newer), Error::Damaged(Damage::Meta)), "its check sum is wrong");
+        let body = newer.len() - 4;
+        let sum = crc32fast::hash(&newer[..body]);
+        newer[body..].copy_from_slice(&sum.to_le_bytes());
+        let said = put(&newer).to_string();
+        assert_eq!(said, "sled was written by a newer version (format 2, this one reads 1)");
     }
 }

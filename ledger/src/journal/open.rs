@@ -141,8 +141,9 @@ impl Home<'_> {
     fn open_locked(self, cell: CellId) -> Result<Journal, Error> {
         let (disk, dir) = (self.disk(), self.dir());
         let archive = Archive::open(Arc::clone(&disk), &dir.join("archive"), cell)?;
-        let mut store = self.open_store(&disk, &dir.join("sled"))?;
-        let found = Meta::read(&*store)?;
+        let store_dir = dir.join("sled");
+        let mut store = self.open_store(&disk, &store_dir)?;
+        let found = Meta::read(&*store, &store_dir)?;
         if found.is_none() && !tail::pages(&*store)?.is_empty() {
             return Err(Damage::Torn.into());
         }

@@ -12,7 +12,7 @@ use crate::accounts::Accounts;
 use crate::error::{Damage, Error, Refusal, SegmentFault};
 use crate::merkle::{Frontier, is_consistent, is_included};
 use crate::support::{self, cell, record, records};
-use crate::verify::{Finding, verify, verify_dir};
+use crate::verify::{Finding, Verifier, verify, verify_dir};
 
 const SEAL_EVERY: u64 = 200;
 
@@ -383,6 +383,44 @@ fn a_damaged_segment_is_named_when_the_journal_is_opened_or_verified() {
     let bad = verify_dir(dir.path(), cell()).unwrap().first_bad.unwrap();
     assert!(matches!(bad.finding, Finding::SegmentDamaged { .. }));
     assert_eq!(bad.index, 200);
+}
+
+#[test]
+fn a_segment_of_a_newer_version_is_refused_as_such_and_not_as_damaged() {
+    let (dir, _) = on_disk();
+    let path = segment(dir.path(), 1);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8] += 1;
+    let body = bytes.len() - 4;
+    let sum = crc32fast::hash(&bytes[..body]);
+    bytes[body..].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let newer = |error: Error| matches!(&error, Error::Newer { path: p, .. } if *p == path);
+    assert!(newer(Journal::open(dir.path(), cell()).err().unwrap()));
+    assert!(newer(Journal::open_or_rebuild(dir.path(), cell()).err().unwrap()));
+    assert!(newer(verify_dir(dir.path(), cell()).unwrap_err()));
+    bytes[8] = 0;
+    fs::write(&path, &bytes).unwrap();
+    let damaged = Journal::open(dir.path(), cell()).err().unwrap();
+    assert!(matches!(damaged, Error::Segment { fault: SegmentFault::CheckSum, .. }));
+}
+
+#[test]
+fn a_journal_may_be_appended_to_and_sealed_between_two_steps_of_the_verifier() {
+    let (dir, _) = on_disk();
+    let mut journal = open(dir.path());
+    let (mut verifier, mut size) = (Verifier::default(), 650);
+    let report = loop {
+        if let Some(report) = verifier.step(&journal).unwrap() {
+            break report;
+        }
+        if size < 850 {
+            feed(&mut journal, size..size + 50);
+            size += 50;
+        }
+    };
+    assert!(report.is_good(), "{report:?}");
+    assert_eq!((report.records, report.segments, report.root), (850, 4, root_of(0..850)));
 }
 
 #[test]

@@ -94,18 +94,16 @@ impl CommitStore {
         if known.is_some_and(|synced| usize::try_from(synced).is_ok_and(|synced| synced > end)) {
             return Err(Damage::Corrupt.into());
         }
-        if end < bytes.len() || end < MAGIC.len() {
-            let at = u64::try_from(end).expect("a length fits in 64 bits");
-            self.file.truncate(at).map_err(Error::io("cut", &self.path))?;
-            if end < MAGIC.len() {
-                self.file.write(0, MAGIC).map_err(Error::io("write", &self.path))?;
-                end = MAGIC.len();
-            }
-            self.file.sync().map_err(Error::io("sync", &self.path))?;
+        let at = u64::try_from(end).expect("a length fits in 64 bits");
+        self.file.truncate(at).map_err(Error::io("cut", &self.path))?;
+        if end < MAGIC.len() {
+            self.file.write(0, MAGIC).map_err(Error::io("write", &self.path))?;
+            end = MAGIC.len();
         }
-        self.end = u64::try_from(end).expect("a length fits in 64 bits");
         // What was there before may be in the system's memory only.
-        self.synced = 0;
+        self.file.sync().map_err(Error::io("sync", &self.path))?;
+        self.end = u64::try_from(end).expect("a length fits in 64 bits");
+        self.synced = self.end;
         Ok(())
     }
 
