@@ -2,7 +2,7 @@
 //! program's own.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use sublet_simulations::chaos::{Options, Outcome, Scenario, run};
+use sublet_simulations::chaos::{Fault, Options, Outcome, Rule, Scenario, run};
 
 const STEPS: u64 = 5_000;
 
@@ -39,11 +39,23 @@ fn one_seed_is_one_trace() {
     assert_ne!(hash(7), hash(8));
 }
 
+#[test]
+fn ledgers_on_breaking_disks_recover_and_those_that_are_not_synced_are_missed() {
+    let mut whole = Outcome::default();
+    let storm = Options { steps: 20_000, ..Options::default() };
+    (0..4).for_each(|seed| whole.add(&run(seed, &storm)));
+    assert_eq!(whole.violation, None);
+    for fault in [Fault::PowerLoss, Fault::UnsyncedLost, Fault::DiskFull] {
+        assert!(whole.faults.of(fault) > 0, "{fault}");
+    }
+    let unsynced = Options { rule: Some(Rule::LedgerSync), ..storm };
+    let missed = (0..8).find_map(|seed| run(seed, &unsynced).violation);
+    assert_eq!(missed.map(|(violation, _)| violation.invariant), Some(8));
+}
+
 #[cfg(feature = "mutations")]
 #[test]
 fn a_rule_that_is_left_out_is_missed() {
-    use sublet_simulations::chaos::Rule;
-
     for rule in [Rule::Lf1Tokens, Rule::Le2Kill, Rule::Lb2Measured, Rule::Lk1Keys] {
         let mutated = Options { rule: Some(rule), ..options() };
         let is_missed = (0..8).any(|seed| run(seed, &mutated).violation.is_some());

@@ -8,6 +8,7 @@ use sha2::Digest;
 use sublet_agent::durable::{Durable, DurableState, MemoryStore};
 use sublet_agent::node::outbox::{Outbox, replaces};
 use sublet_agent::session::{Config, Effect, Session};
+use sublet_agent::watch::Watch;
 use sublet_protocol::agent::{Down, DownEnvelope, Reply, Up, UpEnvelope};
 use sublet_protocol::codec;
 use sublet_protocol::commands::GuestOutcome;
@@ -34,6 +35,8 @@ pub(super) struct Agent {
     pub(super) config: Config,
     /// While its process runs.
     pub(super) session: Option<Session>,
+    /// Its eyes, where they are not modelled.
+    pub(super) watch: Option<Watch>,
     pub(super) store: MemoryStore,
     pub(super) boot: u64,
     pub(super) clock: MonoClock,
@@ -77,6 +80,7 @@ impl Agent {
             host,
             config,
             session: None,
+            watch: None,
             store: MemoryStore::default(),
             boot: 0,
             clock: MonoClock::new(0, 0, rate),
@@ -132,6 +136,7 @@ impl World {
             effects.sort_by_key(|effect| !matches!(effect, Effect::Send(Up::Hello)));
         }
         one.session = Some(session);
+        self.open_eyes(agent);
         self.carry_out_agent(agent, effects);
         let devices: Vec<usize> = self.devices_of(agent).collect();
         for device in devices {

@@ -5,16 +5,19 @@ use std::rc::Rc;
 
 use sublet_core::leader::{Effect, Intake, Leader};
 use sublet_core::{Applied, State, StateView, apply, matching};
+use sublet_ledger::Seal;
 use sublet_ledger::accounts::Accounts;
 use sublet_ledger::journal::{Cursor, Journal};
 use sublet_protocol::agent::{Reply, UpEnvelope};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, Outcome, PlanGroup, Stamped};
 use sublet_protocol::events::Event as Fact;
-use sublet_protocol::ids::{CellId, ClusterId, NodeId};
+use sublet_protocol::ids::{ClusterId, NodeId};
+use sublet_protocol::records::Record;
 use sublet_protocol::units::{Millis, Timestamp};
 
 use super::clock::LedgerClock;
+use super::disk::Drive;
 use super::fault::Fault;
 use super::queue::Event;
 use super::raft::Waiter;
@@ -30,10 +33,13 @@ const TICK_PAUSE: u64 = 250;
 pub(super) struct Replica {
     pub(super) state: State,
     pub(super) accounts: Accounts,
-    pub(super) journal: Journal,
+    /// None while a process with a disk is down.
+    pub(super) journal: Option<Journal>,
+    pub(super) drive: Option<Drive>,
     /// Log entries that are applied.
     pub(super) applied: usize,
-    snapshot: Rc<Snapshot>,
+    /// The older and the newer one. The log reaches back to the older.
+    pub(super) snapshots: (Rc<Snapshot>, Rc<Snapshot>),
     pub(super) clock: LedgerClock,
     pub(super) rate: i64,
     pub(super) is_up: bool,
@@ -46,10 +52,16 @@ pub(super) struct Replica {
 }
 
 /// What a broker starts from.
+#[derive(Default)]
 pub(super) struct Snapshot {
-    state: State,
-    accounts: Accounts,
-    applied: usize,
+    pub(super) state: State,
+    pub(super) accounts: Accounts,
+    pub(super) applied: usize,
+    pub(super) term: u64,
+    /// The segments that it rests on.
+    pub(super) seals: Vec<Seal>,
+    /// The records that no segment holds yet.
+    pub(super) tail: Vec<Record>,
 }
 
 /// One term as leader.
@@ -64,14 +76,15 @@ pub(super) struct Office {
 }
 
 impl Replica {
-    pub(super) fn new(cell: CellId, state: State, now: u64, (rate, wall): (i64, i64)) -> Replica {
-        let snapshot = Snapshot { state: state.clone(), accounts: Accounts::new(), applied: 0 };
+    pub(super) fn new(state: State, now: u64, (rate, wall): (i64, i64)) -> Replica {
+        let snapshot = Rc::new(Snapshot { state: state.clone(), ..Snapshot::default() });
         Replica {
             state,
             accounts: Accounts::new(),
-            journal: Journal::in_memory(cell),
+            journal: None,
+            drive: None,
             applied: 0,
-            snapshot: Rc::new(snapshot),
+            snapshots: (Rc::clone(&snapshot), snapshot),
             clock: LedgerClock::new(now, rate, wall),
             rate,
             is_up: true,
@@ -118,21 +131,34 @@ impl World {
         let one = &mut self.replicas[replica];
         let applied = apply(&mut one.state, stamped, term);
         let cursor = Cursor { log_index: u64::try_from(place).unwrap_or(u64::MAX), term };
-        let appended = one.journal.append(cursor, &applied.records).map(|_| ());
+        let seal = applied.records.iter().rev().find(|record| is_seal(record));
+        let written = one.journal.as_mut().map(|journal| {
+            let appended = journal.append(cursor, &applied.records)?;
+            // The record of the seal is the first of the next segment.
+            if let Some(seal) = seal {
+                journal.seal(seal.index.saturating_sub(1))?;
+            }
+            Ok(appended.leaves)
+        });
+        let leaves = match written {
+            Some(Ok(leaves)) => leaves,
+            Some(Err(error)) => {
+                self.ledger_failed(replica, &error);
+                return None;
+            }
+            None => return None,
+        };
         let posted = applied.records.iter().try_for_each(|record| one.accounts.post(record));
         one.applied = place + 1;
-        if let Err(error) = appended {
-            self.fail(8, &format!("replica {replica} cannot journal entry {place}: {error}"));
-            return None;
-        }
         if let Err(error) = posted {
             self.fail(4, &format!("entry {place} cannot be posted: {error}"));
             return None;
         }
-        if applied.records.iter().any(|record| matches!(record.event, Fact::TailSealed { .. })) {
-            self.take_snapshot(replica);
+        if seal.is_some() && !self.take_snapshot(replica, term) {
+            return None;
         }
         if place == self.checker.entries() {
+            self.disks.note(&leaves);
             let (now, random) = (self.now, self.random.chance(1, self.check_every));
             self.log_entry(replica, stamped, &applied.records);
             let state = &self.replicas[replica].state;
@@ -142,13 +168,30 @@ impl World {
         Some(applied)
     }
 
-    fn take_snapshot(&mut self, replica: usize) {
+    /// Takes one behind the last seal; whether its records could be read.
+    fn take_snapshot(&mut self, replica: usize, term: u64) -> bool {
         let one = &mut self.replicas[replica];
-        one.snapshot = Rc::new(Snapshot {
-            state: one.state.clone(),
-            accounts: one.accounts.clone(),
-            applied: one.applied,
-        });
+        let Some(journal) = &one.journal else { return false };
+        let sealed = journal.last_seal().map_or(0, Seal::end);
+        match journal.range(sealed, usize::MAX) {
+            Ok(tail) => {
+                let newest = Rc::new(Snapshot {
+                    state: one.state.clone(),
+                    accounts: one.accounts.clone(),
+                    applied: one.applied,
+                    term,
+                    seals: journal.seals().to_vec(),
+                    tail,
+                });
+                let older = std::mem::replace(&mut one.snapshots.1, newest);
+                one.snapshots.0 = older;
+                true
+            }
+            Err(error) => {
+                self.ledger_failed(replica, &error);
+                false
+            }
+        }
     }
 
     /// An entry was committed in this leader's own term: the leader's logic and who waits hear it.
@@ -425,26 +468,26 @@ impl World {
         one.is_up = false;
         one.office = None;
         one.is_apply_due = false;
+        self.close_ledger(replica);
         let back = self.now + 500 + self.random.below(if self.is_calm { 500 } else { 40_000 });
         self.queue.push(back, Event::ReplicaStart { replica });
         self.call_election();
     }
 
-    /// It restores its snapshot and replays the log; the journal skips what it has, if it is equal.
+    /// It opens its ledger, restores a snapshot and replays the log; the journal skips what it has,
+    /// if it is equal.
     pub(super) fn start_replica(&mut self, replica: usize) {
-        let now = self.now;
         if self.replicas[replica].is_up {
             return;
         }
-        let one = &mut self.replicas[replica];
-        one.is_isolated = false;
-        let snapshot = Rc::clone(&one.snapshot);
-        one.state = snapshot.state.clone();
-        one.accounts = snapshot.accounts.clone();
-        one.applied = snapshot.applied;
-        one.clock = LedgerClock::new(now, one.rate, one.clock.wall_offset());
-        one.is_up = true;
+        self.replicas[replica].is_isolated = false;
+        if !self.recover(replica) {
+            let at = self.now + 500 + self.disks.pause();
+            return self.queue.push(at, Event::ReplicaStart { replica });
+        }
+        self.replicas[replica].is_up = true;
         self.apply_committed(replica, None);
+        let now = self.now;
         let one = &mut self.replicas[replica];
         one.clock.not_before(now, one.state.now());
         self.call_election();
@@ -453,6 +496,10 @@ impl World {
     pub(super) fn agent_at(&self, cluster: ClusterId, node: NodeId) -> Option<usize> {
         self.agents.iter().position(|agent| (agent.cluster, agent.node) == (cluster, node))
     }
+}
+
+fn is_seal(record: &Record) -> bool {
+    matches!(record.event, Fact::TailSealed { .. })
 }
 
 fn before(at: Timestamp, span: Millis) -> Timestamp {

@@ -84,11 +84,31 @@ pub enum Fault {
     KeyMisused,
     /// A quota was cut below what was held.
     QuotaCut,
+    /// A broker's machine lost its power.
+    PowerLoss,
+    /// What was not synced was lost with it.
+    UnsyncedLost,
+    /// A write was torn at a sector's border by it.
+    TornWrite,
+    /// A bit of a ledger's files flipped.
+    BitFlip,
+    /// A call on a disk failed.
+    DiskError,
+    /// A disk was full.
+    DiskFull,
+    /// A damaged store was made anew from segments and log.
+    StoreRebuilt,
+    /// A damaged segment was brought back from another broker.
+    SegmentRestored,
+    /// A broker started from the older of its two snapshots.
+    OlderSnapshot,
+    /// An agent could not read something of a device.
+    ReadingMissing,
 }
 
 impl Fault {
     /// Every kind; each must have occurred in a set of seeds.
-    pub const ALL: [Fault; 38] = [
+    pub const ALL: [Fault; 48] = [
         Fault::Lost,
         Fault::Doubled,
         Fault::Late,
@@ -127,6 +147,16 @@ impl Fault {
         Fault::Retried,
         Fault::KeyMisused,
         Fault::QuotaCut,
+        Fault::PowerLoss,
+        Fault::UnsyncedLost,
+        Fault::TornWrite,
+        Fault::BitFlip,
+        Fault::DiskError,
+        Fault::DiskFull,
+        Fault::StoreRebuilt,
+        Fault::SegmentRestored,
+        Fault::OlderSnapshot,
+        Fault::ReadingMissing,
     ];
 
     fn place(self) -> usize {
@@ -157,7 +187,11 @@ impl Default for Faults {
 
 impl Faults {
     pub(super) fn count(&mut self, fault: Fault) {
-        self.0[fault.place()] += 1;
+        self.count_many(fault, 1);
+    }
+
+    pub(super) fn count_many(&mut self, fault: Fault, times: u64) {
+        self.0[fault.place()] += times;
     }
 
     /// How often `fault` occurred.

@@ -42,6 +42,7 @@ impl World {
             self.queue.push(self.now + 500, Event::ReplicaStart { replica });
             self.queue.push(self.now + 600, Event::ReplicaJoins { replica });
         }
+        self.mend_disks();
         for device in 0..self.devices.len() {
             self.on_leaves(device);
         }
@@ -130,12 +131,18 @@ impl World {
         for replica in 0..self.replicas.len() {
             self.apply_committed(replica, None);
         }
-        let books = self.replicas.iter().map(|one| (&one.journal, &one.state, &one.accounts));
+        let books = self.replicas.iter().filter_map(|one| {
+            one.journal.as_ref().map(|journal| (journal, &one.state, &one.accounts))
+        });
         let books: Vec<_> = books.collect();
+        if books.len() < self.replicas.len() {
+            return self.fail(9, "a broker cannot open its ledger");
+        }
         let mut lapsed = sublet_core::State::default();
         if let Some(lapse) = self.rule.and_then(super::rule::Rule::core) {
             lapse.apply(&mut lapsed);
         }
         self.checker.at_the_end(&books, lapsed);
+        self.compare_disks();
     }
 }

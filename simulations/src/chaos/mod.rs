@@ -11,6 +11,8 @@ mod breaks;
 mod broker;
 mod client;
 mod clock;
+mod disk;
+mod eyes;
 mod fault;
 mod guests;
 mod heal;

@@ -128,6 +128,9 @@ impl World {
         let now = self.now;
         let one = &self.devices[device];
         let (agent, id) = (one.agent, one.id);
+        if self.agents[agent].watch.is_some() {
+            return self.look_around(agent);
+        }
         let seen = match one.visitor {
             Some(_) if self.agents[agent].is_liar => {
                 self.faults.count(Fault::OfferLie);

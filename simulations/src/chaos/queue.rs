@@ -7,6 +7,7 @@ use std::rc::Rc;
 use sublet_protocol::agent::UpEnvelope;
 use sublet_protocol::commands::PlanGroup;
 
+use super::disk::DiskStep;
 use super::owner::Visit;
 
 /// One thing that happens.
@@ -28,6 +29,8 @@ pub(super) enum Event {
     AgentResume { agent: usize },
     /// An agent looks at a device.
     Look { device: usize },
+    /// An agent looks at all its devices, as it does from time to time.
+    Sample { agent: usize, boot: u64 },
     /// The owner, a stranger or a fault comes to a device.
     Arrives { device: usize, visit: Visit },
     /// It leaves.
@@ -52,6 +55,8 @@ pub(super) enum Event {
     Deposed { replica: usize, term: u64 },
     /// A broker's process starts again.
     ReplicaStart { replica: usize },
+    /// Something happens to a broker's disk.
+    Disk { replica: usize, what: DiskStep },
     /// A broker is reachable for the others again.
     ReplicaJoins { replica: usize },
     /// Nothing of an agent reaches the brokers any more.

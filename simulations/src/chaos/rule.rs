@@ -71,11 +71,13 @@ pub enum Rule {
     BugRashRefusal,
     /// A bug that was: a new start says hello before it settles what earlier ones ran.
     BugHelloFirst,
+    /// The ledger's files are not synced, though it says so.
+    LedgerSync,
 }
 
 impl Rule {
     /// Every rule that can be taken out.
-    pub const ALL: [Rule; 31] = [
+    pub const ALL: [Rule; 32] = [
         Rule::Lf1Tokens,
         Rule::Lf2Compare,
         Rule::Lf2Fsync,
@@ -107,6 +109,7 @@ impl Rule {
         Rule::BugFirstVictims,
         Rule::BugRashRefusal,
         Rule::BugHelloFirst,
+        Rule::LedgerSync,
     ];
 
     /// The rule of this name, however it is spelt.

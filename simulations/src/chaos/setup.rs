@@ -154,6 +154,8 @@ impl World {
             guests: super::guests::Guests::default(),
             replicas: Vec::new(),
             raft: super::raft::Raft::default(),
+            eyes: super::eyes::Eyes::new(seed, life, !is_quiet && options.rule.is_none()),
+            disks: super::disk::Disks::new(seed, life, options),
             clients: super::client::Clients::default(),
             checker: Checker::new(liar.map(cluster)),
             heal: super::heal::Heal::default(),
@@ -164,6 +166,7 @@ impl World {
             log: (options.log > 0).then(|| super::log::Log::new(options.log)),
         };
         world.add_brokers();
+        world.set_up_disks();
         world.add_agents(liar);
         world.found();
         world.set_going(options.scenario);
@@ -171,7 +174,6 @@ impl World {
     }
 
     fn add_brokers(&mut self) {
-        let cell = CellId::new("chaos").expect("a cell's name");
         for _ in 0..BROKERS {
             let wall = i64::try_from(self.random.below(4_000)).unwrap_or(0) - 2_000;
             let rate = rate(&mut self.random);
@@ -179,7 +181,7 @@ impl World {
             if let Some(lapse) = self.rule.and_then(Rule::core) {
                 lapse.apply(&mut state);
             }
-            self.replicas.push(Replica::new(cell, state, self.now, (rate, wall)));
+            self.replicas.push(Replica::new(state, self.now, (rate, wall)));
         }
     }
 
@@ -306,5 +308,6 @@ impl World {
             self.schedule_visit(device);
         }
         self.schedule_fault();
+        self.schedule_disk();
     }
 }

@@ -7,6 +7,8 @@ use sublet_protocol::events::Event as Fact;
 use super::agent::Agent;
 use super::broker::Replica;
 use super::client::Clients;
+use super::disk::Disks;
+use super::eyes::Eyes;
 use super::fault::Faults;
 use super::guests::Guests;
 use super::heal::Heal;
@@ -33,6 +35,8 @@ pub(super) struct World {
     pub(super) guests: Guests,
     pub(super) replicas: Vec<Replica>,
     pub(super) raft: Raft,
+    pub(super) disks: Disks,
+    pub(super) eyes: Eyes,
     pub(super) clients: Clients,
     pub(super) checker: Checker,
     pub(super) heal: Heal,
@@ -97,6 +101,7 @@ impl World {
             Event::AgentStart { agent } => self.start_agent(agent),
             Event::AgentResume { agent } => self.resume(agent),
             Event::Look { device } => self.on_look(device),
+            Event::Sample { agent, boot } => self.on_sample(agent, boot),
             Event::Arrives { device, visit } => self.on_arrives(device, visit),
             Event::Leaves { device } => self.on_leaves(device),
             Event::Guest { guest, what } => self.on_guest(guest, what),
@@ -109,6 +114,7 @@ impl World {
             Event::Office { replica, term } => self.on_office(replica, term),
             Event::Deposed { replica, term } => self.on_deposed(replica, term),
             Event::ReplicaStart { replica } => self.start_replica(replica),
+            Event::Disk { replica, what } => self.on_disk(replica, what),
             Event::ReplicaJoins { replica } => self.join(replica),
             Event::Pulled { agent } => self.pull(agent),
             Event::Mended { agent } => self.mend(agent),
@@ -128,7 +134,8 @@ impl World {
             | Event::Down { agent, .. }
             | Event::AgentWake { agent }
             | Event::AgentRetry { agent, .. }
-            | Event::AgentStart { agent } => process(*agent),
+            | Event::AgentStart { agent }
+            | Event::Sample { agent, .. } => process(*agent),
             Event::Look { device } => process(self.devices[*device].agent),
             Event::Guest { guest, .. } => {
                 let agent = self.guests.all.get(guest)?.agent;
