@@ -11,5 +11,6 @@ pub(crate) mod checker;
 pub mod generator;
 pub mod html;
 pub mod lending;
+pub mod minutes;
 pub mod replay;
 pub mod traces;

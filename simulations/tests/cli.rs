@@ -98,7 +98,24 @@ fn a_charged_replay_prints_what_lending_costs_and_is_about_lending_only() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("checkpoints never"));
     let pool = ["replay", "--trace", "philly", "--data", text(&data), "--policy", "pool"];
     fails_on_input(&[&pool[..], &["--charged"]].concat(), "it goes with --policy sublet, not pool");
-    fails_on_input(&replay(text(&data), &["--staging", "5"]), "--charged");
+    fails_on_input(&replay(text(&data), &["--staging", "5"]), "they go with --charged");
+}
+
+#[test]
+fn the_helios_trace_is_replayed_whole_and_charged() {
+    let data = fixtures("helios");
+    let helios = ["replay", "--trace", "helios", "--data", text(&data), "--policy"];
+    let output = sublet_sim(&[&helios[..], &["sublet", "--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["invariants"]["violations"], 0);
+    assert_eq!(report["reclaim_misses"], 0);
+    let output = sublet_sim(&[&helios[..], &["sublet"]].concat());
+    assert!(String::from_utf8_lossy(&output.stdout).contains("of the idle time"));
+    fails_on_input(&[&helios[..], &["pool"]].concat(), "helios is replayed whole");
+    fails_on_input(&[&helios[..], &["sublet", "--days", "3"]].concat(), "helios is replayed whole");
+    let out = ["report", "--trace", "helios", "--data", text(&data), "--out", "x.html"];
+    fails_on_input(&out, "helios has no jobs");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jiff::civil::Date;
 use sublet_protocol::units::{Permille, Seconds};
 use sublet_simulations::lending;
+use sublet_simulations::minutes::Series;
 use sublet_simulations::replay::{Options, Policy, Report, Window, Workload, replay};
 
 use super::{Failure, print};
@@ -27,16 +28,16 @@ pub(super) struct Arguments {
     /// Check the invariants at every so many commands (1 = after each; slow).
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     check_every: u64,
-    /// Charge what lending costs (policy sublet): owners run their own queues, idleness must be seen,
+    /// Charge what lending costs (policy sublet; helios is always charged): owners run their own queues, idleness must be seen,
     /// guests are stopped when an owner comes back, and start, stage and lose work.
     #[arg(long)]
     charged: bool,
-    /// Seconds a guest fetches data before it works.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "charged")]
-    staging: u64,
-    /// Seconds between two checkpoints of a guest; 0 = never.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1_800, requires = "charged")]
-    checkpoint: u64,
+    /// Seconds a guest fetches data before it works, where lending is charged [default: 60].
+    #[arg(long, value_name = "SECONDS")]
+    staging: Option<u64>,
+    /// Seconds between two checkpoints of a guest, where lending is charged; 0 = never [default: 1800].
+    #[arg(long, value_name = "SECONDS")]
+    checkpoint: Option<u64>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -48,34 +49,49 @@ pub(super) struct TraceArguments {
     /// Which trace.
     #[arg(long)]
     trace: Trace,
-    /// The folder that holds its files (philly_jobs.csv.xz and philly_vc_nodes.csv, or plain .csv).
+    /// The folder that holds its files (philly_jobs.csv.xz and philly_vc_nodes.csv, or
+    /// earth_vc_minute.csv.xz; or plain .csv).
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Mean load of each tenant's pool, 0.001 to 1.
-    #[arg(long, value_name = "RHO", default_value = "0.85", value_parser = load, allow_negative_numbers = true)]
-    rho: Permille,
-    /// The first day, local to the trace.
-    #[arg(long, value_name = "DATE", default_value_t = Window::PHILLY.first)]
-    from: Date,
-    /// How many days.
-    #[arg(long, default_value_t = Window::PHILLY.days)]
-    days: u16,
+    /// Mean load of each tenant's pool, 0.001 to 1 (Philly) [default: 0.85].
+    #[arg(long, value_name = "RHO", value_parser = load, allow_negative_numbers = true)]
+    rho: Option<Permille>,
+    /// The first day, local to the trace (Philly) [default: 2017-10-01].
+    #[arg(long, value_name = "DATE")]
+    from: Option<Date>,
+    /// How many days (Philly) [default: 38].
+    #[arg(long)]
+    days: Option<u16>,
 }
+
+/// The load of the design's own table.
+const RHO: Permille = Permille::new(850);
 
 impl TraceArguments {
     /// Reads the trace.
     pub(super) fn workload(&self) -> Result<(Workload, Window, Permille), Failure> {
-        let window = Window { first: self.from, days: self.days };
-        let Trace::Philly = self.trace;
-        let workload = Workload::philly(&self.data, window, self.rho)
+        let window = Window {
+            first: self.from.unwrap_or(Window::PHILLY.first),
+            days: self.days.unwrap_or(Window::PHILLY.days),
+        };
+        let load = self.rho.unwrap_or(RHO);
+        if matches!(self.trace, Trace::Helios) {
+            let what =
+                "the trace helios has no jobs: it is replayed by `replay --policy sublet` only";
+            return Err(Failure::Input(anyhow!(what)));
+        }
+        let workload = Workload::philly(&self.data, window, load)
             .map_err(|error| Failure::Input(error.into()))?;
-        Ok((workload, window, self.rho))
+        Ok((workload, window, load))
     }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Trace {
+    /// Jobs of 11 tenants
     Philly,
+    /// What 16 tenants left idle and had waiting, minute by minute
+    Helios,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -127,12 +143,19 @@ fn load(text: &str) -> Result<Permille, String> {
 
 /// Prints the report; a broken rule is a failure even if there is a report.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let (workload, window, load) = arguments.trace.workload()?;
     let policy = Policy::from(arguments.policy);
+    if matches!(arguments.trace.trace, Trace::Helios) {
+        return minutes(arguments, policy);
+    }
+    let (workload, window, load) = arguments.trace.workload()?;
     if arguments.charged {
         return charged(arguments, policy, &workload, (window, load));
     }
-    let bar = progress_bar(workload.jobs.len());
+    if arguments.staging.is_some() || arguments.checkpoint.is_some() {
+        let what = "--staging and --checkpoint are what lending costs: they go with --charged";
+        return Err(Failure::Input(anyhow!(what)));
+    }
+    let bar = progress_bar(workload.jobs.len(), "jobs");
     let began = Instant::now();
     let options = Options { check_every: arguments.check_every };
     let replayed = replay(&workload, policy, options, &mut |jobs| {
@@ -165,17 +188,13 @@ fn charged(
             format!("--charged is about lending: it goes with --policy sublet, not {policy}");
         return Err(Failure::Input(anyhow!(what)));
     }
-    let friction = lending::Friction {
-        staging: Seconds::new(arguments.staging),
-        checkpoint: Some(Seconds::new(arguments.checkpoint)).filter(|every| *every > Seconds::ZERO),
-        ..lending::Friction::default()
-    };
+    let friction = friction(arguments);
     let options = lending::Options {
         friction,
         check_every: arguments.check_every,
         ..lending::Options::default()
     };
-    let bar = progress_bar(workload.jobs.len());
+    let bar = progress_bar(workload.jobs.len(), "jobs");
     let began = Instant::now();
     let lent = lending::replay(workload, options, &mut |jobs| {
         bar.set_position(u64::try_from(jobs).unwrap_or(u64::MAX));
@@ -195,18 +214,59 @@ fn charged(
     }
 }
 
+fn friction(arguments: &Arguments) -> lending::Friction {
+    let usual = lending::Friction::default();
+    lending::Friction {
+        staging: arguments.staging.map_or(usual.staging, Seconds::new),
+        checkpoint: arguments
+            .checkpoint
+            .map_or(usual.checkpoint, |every| Some(Seconds::new(every)))
+            .filter(|every| *every > Seconds::ZERO),
+        ..usual
+    }
+}
+
+/// Prints the report of a replay of minutes.
+fn minutes(arguments: &Arguments, policy: Policy) -> Result<(), Failure> {
+    let TraceArguments { data, rho, from, days, .. } = &arguments.trace;
+    if policy != Policy::Sublet || rho.is_some() || from.is_some() || days.is_some() {
+        let what = "helios is replayed whole and on its own GPUs: give --policy sublet, and no --rho, --from, --days";
+        return Err(Failure::Input(anyhow!(what)));
+    }
+    let series = Series::helios(data).map_err(|error| Failure::Input(error.into()))?;
+    let bar = progress_bar(series.minutes(), "minutes");
+    let began = Instant::now();
+    let every = arguments.check_every;
+    let sums =
+        sublet_simulations::minutes::replay(&series, friction(arguments), every, &mut |done| {
+            bar.set_position(u64::try_from(done).unwrap_or(u64::MAX));
+        });
+    bar.finish_and_clear();
+    let sums = sums.map_err(|error| Failure::Work(error.into()))?;
+    let report = sublet_simulations::minutes::Report::new(&series, &sums, began.elapsed());
+    let text = match arguments.json {
+        true => serde_json::to_string(&report).map_err(|error| Failure::Work(error.into()))? + "\n",
+        false => report.to_string(),
+    };
+    print(&text)?;
+    match report.is_sound() {
+        true => Ok(()),
+        false => Err(broken(report.invariants.violations)),
+    }
+}
+
 pub(super) fn broken(violations: u64) -> Failure {
     Failure::Work(anyhow!("the rules were broken: {violations} violations"))
 }
 
 /// A bar on standard error if that is a terminal, else nothing.
-pub(super) fn progress_bar(jobs: usize) -> ProgressBar {
+pub(super) fn progress_bar(count: usize, what: &str) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template(
-        "{bar:40} {pos}/{len} jobs, {elapsed}, about {eta} left {msg}",
-    );
-    let bar = ProgressBar::new(u64::try_from(jobs).unwrap_or(u64::MAX));
+    let template =
+        format!("{{bar:40}} {{pos}}/{{len}} {what}, {{elapsed}}, about {{eta}} left {{msg}}");
+    let style = ProgressStyle::with_template(&template);
+    let bar = ProgressBar::new(u64::try_from(count).unwrap_or(u64::MAX));
     bar.with_style(style.expect("a literal template"))
 }

@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 fn bar(workload: &Workload, name: &str) -> ProgressBar {
-    progress_bar(workload.jobs.len()).with_message(name.to_owned())
+    progress_bar(workload.jobs.len(), "jobs").with_message(name.to_owned())
 }
 
 fn at(jobs: usize) -> u64 {

@@ -31,18 +31,18 @@ impl Default for Friction {
 
 impl Friction {
     /// Time at the start of every lease in which a guest does no work.
-    pub(super) fn overhead(&self) -> Seconds {
+    pub(crate) fn overhead(&self) -> Seconds {
         self.start.saturating_add(self.staging)
     }
 
     /// The first look at or after `at`.
-    pub(super) fn next_look(&self, at: Seconds) -> Seconds {
+    pub(crate) fn next_look(&self, at: Seconds) -> Seconds {
         let every = self.sample.get().max(1);
         Seconds::new(at.get().div_ceil(every).saturating_mul(every))
     }
 
     /// What of `ran` seconds of a stopped guest is work that is kept, and what is work that is lost.
-    pub(super) fn kept(&self, ran: Seconds) -> (Seconds, Seconds) {
+    pub(crate) fn kept(&self, ran: Seconds) -> (Seconds, Seconds) {
         let work = ran.saturating_sub(self.overhead());
         let every = self.checkpoint.map_or(0, Seconds::get);
         let kept = work.get().checked_div(every).map_or(0, |saves| saves.saturating_mul(every));

@@ -11,21 +11,21 @@ const UNKNOWN: IdleFor =
 
 /// Idle times of one cluster that the owner's return has ended.
 #[derive(Debug, Default)]
-pub(super) struct Forecast {
+pub(crate) struct Forecast {
     /// In ascending order.
     ended: Vec<Seconds>,
 }
 
 impl Forecast {
     /// An idle time has ended.
-    pub(super) fn learn(&mut self, idle: Seconds) {
+    pub(crate) fn learn(&mut self, idle: Seconds) {
         let place = self.ended.partition_point(|known| *known < idle);
         self.ended.insert(place, idle);
     }
 
     /// What is left for a GPU that has been idle for `age`: the quantiles of what was left, at that
     /// age, of the idle times known so far.
-    pub(super) fn after(&self, age: Seconds) -> IdleFor {
+    pub(crate) fn after(&self, age: Seconds) -> IdleFor {
         let longer = &self.ended[self.ended.partition_point(|known| *known <= age)..];
         if longer.len() < ENOUGH {
             return UNKNOWN;

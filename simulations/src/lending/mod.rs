@@ -15,5 +15,6 @@ mod report;
 mod run;
 
 pub use cost::Friction;
+pub(crate) use forecast::Forecast;
 pub use report::Report;
 pub use run::{Hour, Lent, Options, replay};
