@@ -103,19 +103,33 @@ fn a_charged_replay_prints_what_lending_costs_and_is_about_lending_only() {
 
 #[test]
 fn the_helios_trace_is_replayed_whole_and_charged() {
-    let data = fixtures("helios");
+    let fixture = fs::read_to_string(fixtures("helios").join("earth_vc_minute.csv")).unwrap();
+    let mut rows = format!("{}\n", fixture.lines().next().unwrap());
+    for minute in 0..30 {
+        let time = format!("2020-05-01 00:{minute:02}:00");
+        // One lends 6 of 16 GPUs; one has 8 GPUs in use and a job of 4 that waits.
+        rows += &format!("vcOne,{time},2,2,0,2,2,0,16,10,0,6,0.625,8,2,0,0,8,2,1,1,0,0,1,1\n");
+        rows += &format!("vcTwo,{time},2,1,1,2,1,1,8,8,4,0,1.000,8,0,0,4,8,4,1,0,0,1,1,1\n");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("earth_vc_minute.csv"), rows).unwrap();
+    let data = folder.path().to_path_buf();
     let helios = ["replay", "--trace", "helios", "--data", text(&data), "--policy"];
     let output = sublet_sim(&[&helios[..], &["sublet", "--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["invariants"]["violations"], 0);
-    assert_eq!(report["reclaim_misses"], 0);
+    assert_eq!(report["leases"], 1);
+    assert_eq!(report["recovered_gpu_hours"], 1, "4 GPUs for 19 minutes");
     let output = sublet_sim(&[&helios[..], &["sublet"]].concat());
     assert!(String::from_utf8_lossy(&output.stdout).contains("of the idle time"));
     fails_on_input(&[&helios[..], &["pool"]].concat(), "helios is replayed whole");
     fails_on_input(&[&helios[..], &["sublet", "--days", "3"]].concat(), "helios is replayed whole");
     let out = ["report", "--trace", "helios", "--data", text(&data), "--out", "x.html"];
     fails_on_input(&out, "helios has no jobs");
+    let gaps = fixtures("helios");
+    let gaps = ["replay", "--trace", "helios", "--data", text(&gaps), "--policy", "sublet"];
+    fails_on_input(&gaps, "vctwo has 1 minutes, others have 2");
 }
 
 #[test]
