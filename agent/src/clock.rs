@@ -1,10 +1,11 @@
 //! The agent's clock: monotonic, going on in suspend, and in demonstrations faster than real time.
 
 use std::num::NonZeroU32;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use sublet_protocol::agent::ClockReading;
 use sublet_protocol::transport::Pending;
-use sublet_protocol::units::Millis;
+use sublet_protocol::units::{Millis, Timestamp};
 use tokio::time::Instant;
 
 use crate::guard::boottime_now;
@@ -13,6 +14,14 @@ use crate::guard::boottime_now;
 pub trait Clock: Send + Sync {
     /// Now.
     fn now(&self) -> Millis;
+
+    /// What the machine's clocks show, in real time whatever the speed of this one. For the broker
+    /// to compare; nothing here depends on it.
+    fn reading(&self) -> ClockReading {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        let wall = wall.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        ClockReading { wall: Timestamp::new(wall), monotonic: boottime_now() }
+    }
 
     /// Waits until the clock shows `at` or later; not at all if it does already.
     fn sleep_until(&self, at: Millis) -> Pending<'_, ()>;

@@ -10,6 +10,7 @@
 pub mod probe;
 
 pub mod idle;
+pub mod usage;
 pub mod watch;
 
 pub mod durable;

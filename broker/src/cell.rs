@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sublet_core::leader::AgentClock;
 use sublet_core::matching::{self, Explanation, WhatIf};
 use sublet_core::{State, StateView};
 use sublet_ledger::accounts::Accounts;
@@ -15,7 +16,7 @@ use sublet_ledger::merkle::TreeHead;
 use sublet_ledger::verify::{self, Report};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome, Stamped};
-use sublet_protocol::ids::{CellId, CommandId, LeaseId, RequestId, TenantId};
+use sublet_protocol::ids::{CellId, ClusterId, CommandId, LeaseId, NodeId, RequestId, TenantId};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::RequestSpec;
@@ -24,6 +25,7 @@ use sublet_protocol::units::Timestamp;
 use tempfile::TempDir;
 
 use crate::clock::Clock;
+use crate::clocks::Clocks;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::driver::{self, DriverHandle};
@@ -48,6 +50,7 @@ pub(crate) struct Parts {
     pub(crate) raft: Raft,
     pub(crate) machine: Arc<CellMachine>,
     pub(crate) clock: Clock,
+    pub(crate) clocks: Clocks,
     pub(crate) relay: Relay,
     /// Removed when the cell is shut down or dropped.
     folder: Mutex<Option<TempDir>>,
@@ -87,6 +90,7 @@ impl Cell {
             raft,
             machine,
             clock: Clock::new(config.clock),
+            clocks: Clocks::default(),
             relay: Relay::default(),
             folder: Mutex::new(folder),
         };
@@ -154,8 +158,10 @@ impl Cell {
     /// # Errors
     /// As [`Cell::read`].
     pub async fn explain(&self, request: RequestId) -> Result<Option<Explanation>, Error> {
-        let now = self.now();
-        self.read(|state| matching::explain(StateView { state, now }, request)).await
+        let (now, limits) = (self.now(), self.parts.clocks.limits());
+        let explain =
+            |state: &_| matching::explain_within(StateView { state, now }, &limits, request);
+        self.read(explain).await
     }
 
     /// What would come of a request, without asking for it.
@@ -163,8 +169,17 @@ impl Cell {
     /// # Errors
     /// As [`Cell::read`].
     pub async fn what_if(&self, tenant: TenantId, spec: &RequestSpec) -> Result<WhatIf, Error> {
-        let now = self.now();
-        self.read(|state| matching::what_if(StateView { state, now }, tenant, spec)).await
+        let (now, limits) = (self.now(), self.parts.clocks.limits());
+        let what_if =
+            |state: &_| matching::what_if_within(StateView { state, now }, &limits, tenant, spec);
+        self.read(what_if).await
+    }
+
+    /// What this broker knows of the wall clock of an agent's machine, if it leads and has heard of
+    /// it.
+    #[must_use]
+    pub fn clock_of(&self, cluster: ClusterId, node: NodeId) -> Option<AgentClock> {
+        self.parts.clocks.of((cluster, node))
     }
 
     /// Record `index`; nothing behind the end.

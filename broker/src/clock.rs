@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use sublet_protocol::agent::ClockReading;
 use sublet_protocol::units::{Millis, Timestamp};
 use tokio::sync::watch;
 
@@ -92,6 +93,22 @@ impl Clock {
                 base.after_millis(Millis::new(elapsed / 1_000))
             }
             Source::Manual(manual) => *manual.0.borrow(),
+        }
+    }
+
+    /// What this machine's clocks show, in real time whatever the speed of ledger time: to be compared
+    /// with those of agents.
+    #[must_use]
+    pub fn reading(&self) -> ClockReading {
+        match &*self.0 {
+            Source::Real { start, .. } | Source::Scaled { start, .. } => ClockReading {
+                wall: Timestamp::new(wall_nanos() / 1_000_000),
+                monotonic: Millis::new(nanos(start.elapsed()) / 1_000_000),
+            },
+            Source::Manual(manual) => {
+                let wall = *manual.0.borrow();
+                ClockReading { wall, monotonic: Millis::new(wall.get()) }
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 pub mod auth;
 pub mod cell;
 pub mod clock;
+mod clocks;
 pub mod config;
 pub mod counters;
 mod driver;

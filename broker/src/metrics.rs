@@ -5,8 +5,10 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use sublet_core::State;
+use sublet_core::leader::ClockState;
 use sublet_protocol::commands::{Command, Outcome};
 use sublet_protocol::leases::EndReason;
+use sublet_protocol::units::ClockOffset;
 
 /// Counter. Commands applied, by `command` and `outcome` (`done`, `repeated`, `refused`).
 pub const COMMANDS: &str = "sublet_broker_commands_total";
@@ -42,6 +44,10 @@ pub const REFUSED: &str = "sublet_broker_agent_messages_refused_total";
 pub const SENT: &str = "sublet_broker_messages_sent_total";
 /// Histogram. Seconds to make one plan.
 pub const PLAN: &str = "sublet_broker_plan_duration_seconds";
+/// Histogram. Seconds by which an agent's wall clock is off, whichever way, at each reading.
+pub const CLOCK: &str = "sublet_broker_agent_clock_offset_seconds";
+/// Gauge. Agents whose wall clock was measured, by `state` (`right`, `off`, `far`).
+pub const CLOCKS: &str = "sublet_broker_agent_clocks";
 /// Counter. Bytes of guest output lost on their way.
 pub const OUTPUT_LOST: &str = "sublet_broker_output_lost_bytes_total";
 /// Counter. Calls of the HTTP API, by `route` (as in the OpenAPI document, or `none`) and `status`.
@@ -68,6 +74,8 @@ pub fn describe() {
     describe_counter!(REFUSED, "Messages from agents refused before the rules saw them, by why.");
     describe_counter!(SENT, "Messages to agents, by kind and result.");
     describe_histogram!(PLAN, Unit::Seconds, "Time to make one plan.");
+    describe_histogram!(CLOCK, Unit::Seconds, "By how much an agent's wall clock is off.");
+    describe_gauge!(CLOCKS, "Agents whose wall clock was measured, by state.");
     describe_counter!(CALLS, "Calls of the HTTP API, by route and status.");
     describe_histogram!(CALL, Unit::Seconds, "Time until the answer to a call begins, by route.");
     describe_counter!(OUTPUT_LOST, Unit::Bytes, "Bytes of guest output lost on their way.");
@@ -135,6 +143,19 @@ pub(crate) fn message_sent(kind: &'static str, is_sent: bool) {
 
 pub(crate) fn planned(took: std::time::Duration) {
     histogram!(PLAN).record(took.as_secs_f64());
+}
+
+pub(crate) fn clock_measured(offset: ClockOffset) {
+    histogram!(CLOCK).record(std::time::Duration::from_millis(offset.size().get()).as_secs_f64());
+}
+
+pub(crate) fn clocks_are(state: ClockState, count: usize) {
+    let state = match state {
+        ClockState::Right => "right",
+        ClockState::Off => "off",
+        ClockState::Far => "far",
+    };
+    gauge!(CLOCKS, "state" => state).set(float(count));
 }
 
 pub(crate) fn output_lost(bytes: u64) {

@@ -13,7 +13,7 @@ use crate::leases::EndReason;
 use crate::offers::{OfferTerms, RescindReason};
 use crate::refusals::Rejection;
 use crate::requests::WorkloadRef;
-use crate::units::{Millis, Seconds};
+use crate::units::{Millis, Seconds, Timestamp};
 
 /// Largest message in bytes, its envelope included.
 pub const MESSAGE_MAX: usize = 64 * 1_024;
@@ -75,6 +75,19 @@ pub struct Held {
     pub token: Token,
     /// How long the guest ran so far.
     pub used: Millis,
+    /// For how long, up to now, the guest has demonstrably used neither GPU nor CPU. Zero while it
+    /// uses something, before it runs, and whenever its use is not known.
+    pub unused: Millis,
+}
+
+/// What the clocks of one machine show at one moment, in real time whatever the speed of lease time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClockReading {
+    /// The wall clock: may be wrong and may jump.
+    pub wall: Timestamp,
+    /// A clock that only goes forward, from an origin of its own.
+    pub monotonic: Millis,
 }
 
 /// From an agent.
@@ -165,6 +178,9 @@ pub enum Up {
         /// At most [`OUTPUT_MAX`].
         bytes: Vec<u8>,
     },
+    /// What the node's clocks show as this is sent. Nothing in the lease protocol depends on it; the
+    /// broker compares it with its own clocks. May be lost.
+    Clock(ClockReading),
 }
 
 impl Up {
@@ -182,6 +198,7 @@ impl Up {
             Up::Reclaim { .. } => "reclaim",
             Up::Inventory { .. } => "inventory",
             Up::Output { .. } => "output",
+            Up::Clock(_) => "clock",
         }
     }
 }

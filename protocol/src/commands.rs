@@ -401,6 +401,13 @@ pub enum Command {
         /// By plan, or at once.
         recall: Recall,
     },
+    /// Every guest of a lease has used nothing for this long, as all its agents say.
+    DeclareStalled {
+        /// Which lease.
+        lease: LeaseId,
+        /// For how long, the least of its members.
+        unused: Millis,
+    },
 }
 
 /// How an owner recalls a lease through the broker.
@@ -447,6 +454,7 @@ impl Command {
             Command::MoveTenant { .. } => "move_tenant",
             Command::ReportCheckpoint { .. } => "report_checkpoint",
             Command::RecallLease { .. } => "recall_lease",
+            Command::DeclareStalled { .. } => "declare_stalled",
         }
     }
 }

@@ -327,6 +327,15 @@ pub enum Event {
         /// When its guests must go.
         by: Timestamp,
     },
+    /// Its tenant is warned: unless something changes, the guest must go at a known moment.
+    LeaseEndAnnounced {
+        /// Which lease.
+        lease: LeaseId,
+        /// Why it would end.
+        cause: EndReason,
+        /// When its guest would be told to go.
+        at: Timestamp,
+    },
 }
 
 impl Event {
@@ -369,6 +378,7 @@ impl Event {
             Event::LeaseCapped { .. } => "lease_capped",
             Event::CheckpointReported { .. } => "checkpoint_reported",
             Event::LeaseRecalled { .. } => "lease_recalled",
+            Event::LeaseEndAnnounced { .. } => "lease_end_announced",
         }
     }
 
@@ -434,6 +444,7 @@ impl Event {
             | Event::LeaseCapped { lease, .. }
             | Event::CheckpointReported { lease }
             | Event::LeaseRecalled { lease, .. }
+            | Event::LeaseEndAnnounced { lease, .. }
             | Event::MemberStopped { lease, .. } => Names::of(None, Some(*lease), None),
             Event::CellCreated { .. }
             | Event::PolicySet { .. }

@@ -5,6 +5,7 @@ use thiserror::Error;
 
 use crate::money::Currency;
 use crate::preemption::{ByTier, PAUSES_MAX, PreemptionPolicy};
+use crate::requests::Class;
 use crate::units::{Permille, Seconds};
 
 /// The policy of a cell. Defaults are those of the lease protocol.
@@ -23,7 +24,8 @@ pub struct Policy {
     pub owner_grace_opportunistic: Seconds,
     /// Grace of every other guest.
     pub owner_grace: Seconds,
-    /// Notice before a planned end.
+    /// Notice before a planned end: the bought end, and that of a lease that uses nothing. None of a
+    /// bought end that comes sooner, or if zero.
     pub end_notice: Seconds,
     /// How long an offer stands unless it is repeated.
     pub offer_ttl: Seconds,
@@ -62,6 +64,13 @@ pub struct Policy {
     pub node_refusals: u32,
     /// For how long.
     pub node_pause: Seconds,
+    /// A lease whose guests have all used nothing for this long is taken back as stalled; none ever
+    /// is if this is nothing. Leases of latency-critical work may idle.
+    pub stalled_after: Option<Seconds>,
+    /// An agent whose wall clock is off by more than this is warned of.
+    pub clock_warning: Seconds,
+    /// An agent whose wall clock is off by more than this gets no new leases.
+    pub clock_limit: Seconds,
 }
 
 impl Default for Policy {
@@ -92,6 +101,9 @@ impl Default for Policy {
             preemption: PreemptionPolicy::default(),
             node_refusals: 3,
             node_pause: Seconds::new(10 * 60),
+            stalled_after: Some(Seconds::new(2 * 3_600)),
+            clock_warning: Seconds::new(5),
+            clock_limit: Seconds::new(60),
         }
     }
 }
@@ -108,6 +120,12 @@ pub enum PolicyError {
     /// More than past use is remembered for.
     #[error("half_life and entry_penalty must be at most 31536000 seconds (365 days)")]
     TooLong,
+    /// A guest would be warned when it should have gone.
+    #[error("stalled_after must be longer than end_notice")]
+    StalledTooShort,
+    /// New leases would stop before anybody is warned.
+    #[error("clock_limit must be at least clock_warning")]
+    ClockLimitBelowWarning,
     /// More than the whole.
     #[error("{0} must be at most 1000 (thousandths)")]
     OverWhole(&'static str),
@@ -142,6 +160,7 @@ impl Policy {
             ("half_life", self.half_life.get()),
             ("preemption.tier_gap", self.preemption.tier_gap.into()),
             ("node_refusals", self.node_refusals.into()),
+            ("clock_warning", self.clock_warning.get()),
         ];
         if let Some((name, _)) = not_zero.iter().find(|(_, value)| *value == 0) {
             return Err(PolicyError::Zero(name));
@@ -155,10 +174,25 @@ impl Policy {
         if self.preemption.pauses.len() > PAUSES_MAX {
             return Err(PolicyError::PausesTooMany);
         }
+        if self.stalled_after.is_some_and(|after| after <= self.end_notice) {
+            return Err(PolicyError::StalledTooShort);
+        }
+        if self.clock_limit < self.clock_warning {
+            return Err(PolicyError::ClockLimitBelowWarning);
+        }
         let parts = [("fee", self.fee), ("clock_rate_error", self.clock_rate_error)];
         match parts.iter().find(|(_, part)| part.get() > 1_000) {
             Some((name, _)) => Err(PolicyError::OverWhole(name)),
             None => Ok(()),
+        }
+    }
+
+    /// After how long without any use a lease of this class is taken back; never, if nothing.
+    #[must_use]
+    pub const fn stalled_after(&self, class: Class) -> Option<Seconds> {
+        match class {
+            Class::Latency => None,
+            Class::Training | Class::Batch | Class::Experiment => self.stalled_after,
         }
     }
 
@@ -224,6 +258,30 @@ mod tests {
             Policy { preemption, ..Policy::default() }.validate()
         };
         assert_eq!((with(17), with(16)), (Err(PolicyError::PausesTooMany), Ok(())));
+    }
+
+    #[test]
+    fn a_stalled_lease_is_warned_before_it_ends_and_a_clock_before_it_counts() {
+        let stalled = |after| {
+            let stalled_after = Some(Seconds::new(after));
+            Policy { stalled_after, ..Policy::default() }.validate()
+        };
+        assert_eq!(stalled(120), Err(PolicyError::StalledTooShort));
+        assert_eq!(stalled(121), Ok(()));
+        let limit =
+            |limit| Policy { clock_limit: Seconds::new(limit), ..Policy::default() }.validate();
+        assert_eq!(limit(4), Err(PolicyError::ClockLimitBelowWarning));
+        assert_eq!(limit(5), Ok(()));
+    }
+
+    #[test]
+    fn latency_critical_work_may_idle() {
+        let policy = Policy::default();
+        let after = |class| policy.stalled_after(class);
+        assert_eq!(after(Class::Latency), None);
+        for class in [Class::Training, Class::Batch, Class::Experiment] {
+            assert_eq!(after(class), Some(Seconds::new(7_200)), "{class:?}");
+        }
     }
 
     #[test]

@@ -192,6 +192,9 @@ pub enum Rejection {
     /// A recall that breaks the promised notice or the minimum run time.
     #[error("the recall is sooner than the promised notice or the minimum run time allow")]
     RecallTooSoon,
+    /// Its guests used something, may idle, or not for long enough.
+    #[error("the lease is not one that has used nothing for long enough")]
+    LeaseNotStalled,
 }
 
 impl Rejection {
@@ -260,6 +263,7 @@ impl Rejection {
             Rejection::CheckpointTooSoon => "CHECKPOINT_TOO_SOON",
             Rejection::LeaseInactive => "LEASE_INACTIVE",
             Rejection::RecallTooSoon => "RECALL_TOO_SOON",
+            Rejection::LeaseNotStalled => "LEASE_NOT_STALLED",
         }
     }
 }

@@ -123,6 +123,46 @@ quantity!(
     "thousandths"
 );
 
+/// By how much a wall clock is ahead of another, in milliseconds; below zero if it is behind.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct ClockOffset(i64);
+
+impl ClockOffset {
+    /// This many milliseconds.
+    #[must_use]
+    pub const fn new(millis: i64) -> Self {
+        ClockOffset(millis)
+    }
+
+    /// How many milliseconds.
+    #[must_use]
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    /// By how much `clock` is ahead of `other`, at most what can be written.
+    #[must_use]
+    pub fn between(clock: Timestamp, other: Timestamp) -> Self {
+        let span = i64::try_from(clock.0.abs_diff(other.0)).unwrap_or(i64::MAX);
+        ClockOffset(if clock >= other { span } else { -span })
+    }
+
+    /// The offset if the clock were `span` further ahead, at most what can be written.
+    #[must_use]
+    pub fn ahead_by(self, span: Millis) -> Self {
+        ClockOffset(self.0.saturating_add(i64::try_from(span.0).unwrap_or(i64::MAX)))
+    }
+
+    /// Its size, whichever way it goes.
+    #[must_use]
+    pub const fn size(self) -> Millis {
+        Millis(self.0.unsigned_abs())
+    }
+}
+
 impl GpuMilli {
     /// One whole device.
     pub const DEVICE: GpuMilli = GpuMilli(1_000);
@@ -186,6 +226,18 @@ mod tests {
     fn a_difference_below_zero_is_nothing_or_zero_as_asked() {
         assert_eq!(MiB::new(1).checked_sub(MiB::new(2)), None);
         assert_eq!(MiB::new(1).saturating_sub(MiB::new(2)), MiB::ZERO);
+    }
+
+    #[test]
+    fn an_offset_has_a_sign_and_never_overflows() {
+        let (early, late) = (Timestamp::new(5), Timestamp::new(9));
+        assert_eq!(ClockOffset::between(late, early), ClockOffset::new(4));
+        assert_eq!(ClockOffset::between(early, late), ClockOffset::new(-4));
+        assert_eq!(ClockOffset::new(-4).ahead_by(Millis::new(1)), ClockOffset::new(-3));
+        assert_eq!(ClockOffset::new(-4).size(), Millis::new(4));
+        let most = ClockOffset::between(Timestamp::MAX, Timestamp::ZERO);
+        assert_eq!(most.ahead_by(Millis::MAX), ClockOffset::new(i64::MAX));
+        assert_eq!(ClockOffset::new(i64::MIN).size(), Millis::new(1 << 63));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `sublet cluster`: sets of GPU nodes of one owner.
 
 use clap::{Args, Subcommand};
-use sublet_protocol::api::{ClusterCreate, ClusterView, Whole};
+use sublet_protocol::api::{ClusterCreate, ClusterView, NodeClock, NodeView, Whole};
 use sublet_protocol::ids::{ClusterId, Region, TenantId};
 
 use super::amounts;
@@ -17,11 +17,13 @@ pub(super) enum Cluster {
     List,
     /// Show one cluster.
     Show(Show),
+    /// Show the nodes of a cluster, with their clocks.
+    Nodes(Show),
     /// Add a cluster.
     Create(Create),
 }
 
-/// Show one cluster.
+/// One cluster.
 #[derive(Debug, Args)]
 pub(super) struct Show {
     /// Its id.
@@ -52,14 +54,11 @@ impl Cluster {
         let client = context.client()?;
         let cluster = match self {
             Cluster::List => return list(context, &client.clusters()?),
-            Cluster::Show(Show { id }) => {
-                let known = client.clusters()?;
-                let found = known.iter().find(|cluster| cluster.id == id).cloned();
-                found.ok_or_else(|| {
-                    let known: Vec<String> = known.iter().map(|c| c.id.to_string()).collect();
-                    suggest::unknown("cluster", id.as_str(), &known)
-                })?
+            Cluster::Nodes(Show { id }) => {
+                find(&client.clusters()?, id)?;
+                return list_nodes(context, &client.nodes(id)?);
             }
+            Cluster::Show(Show { id }) => find(&client.clusters()?, id)?,
             Cluster::Create(Create { id, owner, region, devices_max }) => {
                 let devices_max = Whole::new(devices_max)
                     .map_err(|error| Failure::usage(format!("--devices-max: {error}")))?;
@@ -68,6 +67,57 @@ impl Cluster {
         };
         context.printer.item(&cluster, &fields(&cluster))
     }
+}
+
+fn find(known: &[ClusterView], id: ClusterId) -> Outcome<ClusterView> {
+    known.iter().find(|cluster| cluster.id == id).cloned().ok_or_else(|| {
+        let known: Vec<String> = known.iter().map(|cluster| cluster.id.to_string()).collect();
+        suggest::unknown("cluster", id.as_str(), &known)
+    })
+}
+
+fn list_nodes(context: &Context, nodes: &[NodeView]) -> Outcome<()> {
+    let columns = [
+        Column::text("NODE"),
+        Column::text("AGENT"),
+        Column::number("FREE"),
+        Column::number("LEASED"),
+        Column::text("CLOCK"),
+        Column::number("STARTS").wide(),
+        Column::text("REGISTERED").wide(),
+    ];
+    let mut table = Table::new(&columns, "no agent of this cluster has registered");
+    for node in nodes {
+        let agent = match (node.fenced, node.silent) {
+            (true, _) => "fenced",
+            (false, true) => "silent",
+            (false, false) => "heard",
+        };
+        table.row([
+            node.id.to_string(),
+            agent.to_owned(),
+            node.offers.to_string(),
+            node.leased.to_string(),
+            clock(node),
+            node.boot.to_string(),
+            node.registered_at.to_string(),
+        ]);
+    }
+    context.printer.list(&nodes, &table)
+}
+
+/// What the clock of a node shows: `right (+0.003 s)`.
+fn clock(node: &NodeView) -> String {
+    let word = match node.clock {
+        NodeClock::Unknown => "not known",
+        NodeClock::Right => "right",
+        NodeClock::Off => "off",
+        NodeClock::Far => "far off, no new leases",
+    };
+    let Some(offset) = node.clock_offset_ms else { return word.to_owned() };
+    let sign = if offset < 0 { '-' } else { '+' };
+    let size = offset.unsigned_abs();
+    format!("{word} ({sign}{}.{:03} s)", size / 1_000, size % 1_000)
 }
 
 fn list(context: &Context, clusters: &[ClusterView]) -> Outcome<()> {
@@ -80,6 +130,7 @@ fn list(context: &Context, clusters: &[ClusterView]) -> Outcome<()> {
         Column::number("FREE"),
         Column::number("LEASED"),
         Column::number("SILENT").wide(),
+        Column::number("CLOCK OFF").wide(),
     ];
     let mut table = Table::new(&columns, "no clusters that this token may see");
     for cluster in clusters {
@@ -92,18 +143,21 @@ fn list(context: &Context, clusters: &[ClusterView]) -> Outcome<()> {
             cluster.offers.to_string(),
             cluster.leased.to_string(),
             cluster.nodes_silent.to_string(),
+            cluster.nodes_clock_off.to_string(),
         ]);
     }
     context.printer.list(&clusters, &table)
 }
 
 fn fields(cluster: &ClusterView) -> Vec<(&'static str, String)> {
+    let (silent, off) = (cluster.nodes_silent, cluster.nodes_clock_off);
+    let nodes = format!("{} ({silent} silent, {off} with a clock that is off)", cluster.nodes);
     vec![
         ("cluster", cluster.id.to_string()),
         ("owner", cluster.owner.to_string()),
         ("region", cluster.region.to_string()),
         ("created", cluster.created_at.to_string()),
-        ("nodes", format!("{} ({} silent)", cluster.nodes, cluster.nodes_silent)),
+        ("nodes", nodes),
         ("devices", format!("{} of at most {}", cluster.devices, cluster.devices_max)),
         ("free slices", cluster.offers.to_string()),
         ("leased slices", cluster.leased.to_string()),

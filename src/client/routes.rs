@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 use sublet_protocol::api::{
-    AccountView, ClusterCreate, ClusterView, LeaseView, LedgerState, OfferPage, PlanView, PriceSet,
-    PriceView, QuotaSet, QuotaView, RequestView, StatusView, TenantCreate, TenantView, VerifyView,
-    WhyView,
+    AccountView, ClusterCreate, ClusterView, LeaseView, LedgerState, NodeView, OfferPage, PlanView,
+    PriceSet, PriceView, QuotaSet, QuotaView, RequestView, StatusView, TenantCreate, TenantView,
+    VerifyView, WhyView,
 };
-use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
+use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId};
 use ureq::http::Method;
 
 use super::{Body, Client, Query, all};
@@ -139,6 +139,11 @@ impl Client {
     /// The clusters.
     pub(crate) fn clusters(&self) -> Outcome<Vec<ClusterView>> {
         all(self, "/v1/clusters", usize::MAX)
+    }
+
+    /// The nodes of a cluster.
+    pub(crate) fn nodes(&self, cluster: ClusterId) -> Outcome<Vec<NodeView>> {
+        all(self, &format!("/v1/clusters/{cluster}/nodes"), usize::MAX)
     }
 
     /// Adds a cluster.

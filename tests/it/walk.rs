@@ -162,6 +162,7 @@ fn tenants_clusters_prices_and_quotas_are_set_up() {
     assert!(unknown.err.contains("did you mean hooli?"), "{unknown:#?}");
     home.ok(&["cluster", "create", "east", "--owner", "hooli", "--region", "eu-east"]);
     assert_eq!(home.json(&["cluster", "show", "east"])["owner"], "hooli");
+    assert!(home.ok(&["cluster", "nodes", "east"]).contains("no agent"));
     let price = ["price", "set", "--owner", "hooli", "--model", "h200", "--tier", "standard"];
     let price = home.json(&[&price[..], &["2.5"]].concat());
     assert_eq!(text(&price, "/per_gpu_hour/amount"), "2.500000");

@@ -157,6 +157,9 @@ pub trait Driver: Send {
     /// Told when a report may have come that [`Driver::next_report`] could not foresee.
     fn reports(&self) -> Option<Arc<Notify>>;
 
+    /// CPU time of all processes a guest has had, on the agent's clock; nothing if that is not known.
+    fn cpu_used(&mut self, now: Millis, key: GuestKey) -> Option<Millis>;
+
     /// Whether a process belongs to a guest of this driver.
     fn owns(&self, process: ProcessId) -> bool;
 }

@@ -63,6 +63,10 @@ impl Driver for RoutedDriver {
         self.real.reports()
     }
 
+    fn cpu_used(&mut self, now: Millis, key: GuestKey) -> Option<Millis> {
+        self.real.cpu_used(now, key).or_else(|| self.simulated.cpu_used(now, key))
+    }
+
     fn owns(&self, process: ProcessId) -> bool {
         self.real.owns(process) || self.simulated.owns(process)
     }

@@ -18,10 +18,23 @@ pub struct Behaviour {
     pub runs: Option<Millis>,
     /// How it ends by itself.
     pub exit: Exit,
+    /// What of a CPU it uses while it runs.
+    pub cpu: Cpu,
     /// What it does when told to stop.
     pub when_told: WhenTold,
     /// How long its removal takes; nothing: it never succeeds.
     pub cleans: Option<Millis>,
+}
+
+/// What of a CPU a simulated guest uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cpu {
+    /// All of one.
+    Busy,
+    /// Nothing: it is dead and does not know.
+    Nothing,
+    /// It is not known.
+    Unknown,
 }
 
 /// What a simulated guest does when it gets a stop signal.
@@ -34,13 +47,14 @@ pub enum WhenTold {
 }
 
 impl Behaviour {
-    /// Starts at once, runs for `runs`, exits with 0, obeys at once, leaves nothing behind.
+    /// Starts at once, works for `runs`, exits with 0, obeys at once, leaves nothing behind.
     #[must_use]
     pub const fn good(runs: Option<Millis>) -> Self {
         Self {
             starts: Ok(Millis::ZERO),
             runs,
             exit: Exit::Code(0),
+            cpu: Cpu::Busy,
             when_told: WhenTold::ExitsAfter(Millis::ZERO),
             cleans: Some(Millis::ZERO),
         }
@@ -199,6 +213,15 @@ impl Driver for SimDriver {
 
     fn reports(&self) -> Option<Arc<Notify>> {
         None
+    }
+
+    fn cpu_used(&mut self, now: Millis, key: GuestKey) -> Option<Millis> {
+        match self.guests.get(&key)?.behaviour.cpu {
+            // Counted from the origin of the clock: only what it grows by is looked at.
+            Cpu::Busy => Some(now),
+            Cpu::Nothing => Some(Millis::ZERO),
+            Cpu::Unknown => None,
+        }
     }
 
     fn owns(&self, _process: ProcessId) -> bool {

@@ -21,7 +21,7 @@ mod wire;
 pub use boottime::boottime_now;
 pub use wire::{Ended, GuestStatus, LAUNCH_MAX, Launch, Order, Why};
 
-pub(crate) use processes::{descends_from, kill_group, kill_marked};
+pub(crate) use processes::{cpu_below, descends_from, kill_group, kill_marked};
 
 use std::ffi::OsStr;
 

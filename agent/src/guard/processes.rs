@@ -6,9 +6,12 @@ use std::path::Path;
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use sublet_protocol::units::Millis;
 
 /// Longest chain of parents that is followed.
 const ANCESTORS_MAX: usize = 1_024;
+/// Milliseconds of a tick in `/proc`: Linux shows user space 100 a second on every machine we run on.
+const TICK: u64 = 10;
 
 /// Kills every living descendant of `root` (not `root` itself) and says how many there were.
 ///
@@ -64,6 +67,49 @@ pub(crate) fn descends_from(process: i32, ancestor: i32) -> bool {
         }
     }
     false
+}
+
+/// CPU time that everything below `root` has used, what has ended below it included; nothing if `root`
+/// is gone.
+pub(crate) fn cpu_below(root: i32) -> Option<Millis> {
+    let own = Times::of(root)?;
+    let parents = parents();
+    let mut found = vec![root];
+    let mut ticks = own.of_reaped;
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        let children = parents.iter().filter(|(_, p)| **p == parent).map(|(child, _)| *child);
+        for child in children {
+            found.push(child);
+            // One that ends just now is counted by whoever reaps it.
+            let times = Times::of(child).unwrap_or_default();
+            ticks = ticks.saturating_add(times.own).saturating_add(times.of_reaped);
+        }
+        next += 1;
+    }
+    Some(Millis::new(ticks.saturating_mul(TICK)))
+}
+
+/// CPU time of a process in the system's ticks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    own: u64,
+    /// Of children that ended and were waited for.
+    of_reaped: u64,
+}
+
+impl Times {
+    /// From `/proc/<process>/stat`: after `pid (any name)` the 12th to 15th fields are user and system
+    /// time, of the process itself and of its reaped children (proc_pid_stat(5)).
+    fn of(process: i32) -> Option<Times> {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_whitespace().skip(11);
+        let mut next = || fields.next()?.parse::<u64>().ok();
+        let [user, system, reaped_user, reaped_system] = [next()?, next()?, next()?, next()?];
+        let own = user.saturating_add(system);
+        Some(Times { own, of_reaped: reaped_user.saturating_add(reaped_system) })
+    }
 }
 
 /// Living process → its parent; zombies are left out, for they only wait to be reaped.

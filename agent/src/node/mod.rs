@@ -18,11 +18,12 @@ use sublet_protocol::units::Millis;
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
-use crate::driver::{Driver, NotCleared};
+use crate::driver::{Driver, GuestKey, NotCleared};
 use crate::durable::{self, Durable};
 use crate::idle::IdleRule;
-use crate::probe::Probe;
+use crate::probe::{Probe, Sample};
 use crate::session::{self, Effect, Session};
+use crate::usage::UseWatch;
 use crate::watch::{Guests, Watch};
 use sending::{Answer, Sending};
 
@@ -94,11 +95,14 @@ struct Node {
     parts: NodeParts,
     session: Session,
     watch: Watch,
+    uses: UseWatch,
     sending: Sending,
     reports: Option<Arc<Notify>>,
     sample_at: Millis,
     change_at: Option<Millis>,
     is_link_open: bool,
+    /// Whether the broker has taken this start's hello.
+    is_registered: bool,
 }
 
 /// What ended a wait.
@@ -117,17 +121,20 @@ impl Node {
         let (session, effects) = Session::new(config.session.clone(), durable, now);
         let devices = config.session.slices.iter().map(|one| one.slice.device);
         let watch = Watch::new(config.idle, devices);
+        let uses = UseWatch::new(config.idle.gap_max);
         let reports = parts.driver.reports();
         let mut node = Self {
             config,
             parts,
             session,
             watch,
+            uses,
             sending,
             reports,
             sample_at: now,
             change_at: None,
             is_link_open: true,
+            is_registered: false,
         };
         node.carry_out(effects)?;
         Ok(node)
@@ -168,7 +175,21 @@ impl Node {
             let effects = self.session.on_observation(now, seen);
             self.carry_out(effects)?;
         }
+        self.look_at_guests(now, &samples);
         Ok(())
+    }
+
+    /// What the guests use of what they hold.
+    fn look_at_guests(&mut self, now: Millis, samples: &[Sample]) {
+        let running: Vec<GuestKey> = self.session.running().collect();
+        self.uses.keep(&running);
+        for key in running {
+            let sample = samples.iter().find(|sample| sample.device == key.slice.device);
+            let gpu = sample.and_then(|sample| sample.utilisation);
+            let cpu = self.parts.driver.cpu_used(now, key);
+            let seen = self.uses.see(now, key, (gpu, cpu));
+            self.session.on_use(now, key, seen);
+        }
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), Error> {
@@ -178,7 +199,13 @@ impl Node {
                 Effect::Persist(state) => {
                     self.parts.durable.store(&state).map_err(Error::Durable)?;
                 }
-                Effect::Send(message) => self.sending.push(&*self.parts.link, message),
+                Effect::Send(message) => {
+                    // The broker knows the clocks before it hears again what is free here.
+                    if self.is_registered && matches!(message, Up::Inventory { .. }) {
+                        self.send_clocks();
+                    }
+                    self.sending.push(&*self.parts.link, message);
+                }
                 Effect::Start(guest) => self.parts.driver.start(now, guest),
                 Effect::Signal(key, signal) => self.parts.driver.signal(now, key, signal),
                 Effect::SetDeadline(key, at) => self.parts.driver.set_deadline(now, key, at),
@@ -186,6 +213,11 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    fn send_clocks(&mut self) {
+        let reading = Up::Clock(self.parts.clock.reading());
+        self.sending.push(&*self.parts.link, reading);
     }
 
     fn next_due(&self) -> Millis {
@@ -243,6 +275,10 @@ impl Node {
         }
         if let Reply::Refused(rejection) = reply {
             tracing::debug!(kind = asked.kind(), %rejection, "message refused");
+        }
+        if let (Up::Hello, Reply::Done) = (asked, reply) {
+            self.is_registered = true;
+            self.send_clocks();
         }
         let now = self.parts.clock.now();
         let effects = self.session.on_reply(now, asked, reply);

@@ -31,7 +31,9 @@ fn about(message: &Up) -> Option<About> {
         | Up::Nack { slice, token, .. }
         | Up::Stopped { slice, token, .. }
         | Up::Reclaim { slice, token, .. } => Some(About::Member(message.kind(), *slice, *token)),
-        Up::Hello | Up::Renew { .. } | Up::Inventory { .. } | Up::Output { .. } => None,
+        Up::Hello | Up::Renew { .. } | Up::Inventory { .. } | Up::Output { .. } | Up::Clock(_) => {
+            None
+        }
     }
 }
 

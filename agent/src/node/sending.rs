@@ -1,5 +1,6 @@
 //! Sending: one message after another, each repeated under its number until it is answered.
-//! Renewals and inventories do not wait in that line and are not repeated: the next one says more.
+//! Renewals, inventories and clocks do not wait in that line and are not repeated: the next one says
+//! more.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::NodeConfig;
 use super::outbox::{Outbox, replaces};
 
-/// Renewals and inventories under way; another one is left out.
+/// Messages under way that do not wait in line; another one is left out.
 const PASSING_MAX: usize = 16;
 
 /// The sending side of a node.
@@ -71,7 +72,7 @@ impl Sending {
 
     /// Takes a message; what does not wait in line is sent at once.
     pub(super) fn push(&mut self, link: &dyn AgentLink, message: Up) {
-        if !matches!(message, Up::Renew { .. } | Up::Inventory { .. }) {
+        if !matches!(message, Up::Renew { .. } | Up::Inventory { .. } | Up::Clock(_)) {
             // One that rests between two tries is out of date, too.
             let is_resting = |one: &Current| matches!(one.state, State::Resting(_));
             let current = self.current.as_ref().filter(|one| is_resting(one));

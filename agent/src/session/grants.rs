@@ -8,7 +8,7 @@ use sublet_protocol::offers::RescindReason;
 use sublet_protocol::requests::WorkloadRef;
 use sublet_protocol::units::Millis;
 
-use super::held::{Awaited, Held, Lives, Stage, UsageClock};
+use super::held::{Awaited, Held, Lives, Rest, Stage, UsageClock};
 use super::mutation::Mutation;
 use super::{Condition, EARLY_WORKLOADS_MAX, Effect, Refused, Session};
 use crate::driver::{Guest, GuestKey};
@@ -88,7 +88,8 @@ impl Session {
         let workload = if needs_workload { Awaited::Missing } else { Awaited::Nothing };
         let stage = Stage::Confirmed { nonce: now };
         let clock = UsageClock::default();
-        self.held.insert(slice, Held { terms: terms.clone(), workload, stage, clock });
+        let rest = Rest::default();
+        self.held.insert(slice, Held { terms: terms.clone(), workload, stage, clock, rest });
         out.push(Effect::Send(Up::Confirm { lease, slice, token, nonce: now }));
         self.take_early_workload(now, lease, token, out);
     }

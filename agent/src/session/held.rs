@@ -4,6 +4,7 @@ use sublet_protocol::agent::{GrantTerms, Workload};
 use sublet_protocol::commands::GuestOutcome;
 use sublet_protocol::units::Millis;
 
+use super::GuestUse;
 use crate::driver::GuestKey;
 
 /// One granted member.
@@ -13,6 +14,7 @@ pub(super) struct Held {
     pub(super) workload: Awaited,
     pub(super) stage: Stage,
     pub(super) clock: UsageClock,
+    pub(super) rest: Rest,
 }
 
 /// The workload of a member.
@@ -66,6 +68,26 @@ impl UsageClock {
     }
 }
 
+/// Since when the guest has demonstrably used nothing, and when that was seen last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Rest(Option<(Millis, Millis)>);
+
+impl Rest {
+    /// Takes what was seen at `now`, of the time since the last look.
+    pub(super) fn see(&mut self, now: Millis, seen: GuestUse) {
+        self.0 = match (seen, self.0) {
+            (GuestUse::Some | GuestUse::Unknown, _) => None,
+            (GuestUse::Nothing, Some((since, _))) => Some((since, now)),
+            (GuestUse::Nothing, None) => Some((now, now)),
+        };
+    }
+
+    /// How long it has lasted, as far as was seen.
+    pub(super) fn length(self) -> Millis {
+        self.0.map_or(Millis::ZERO, |(since, last)| last.saturating_sub(since))
+    }
+}
+
 /// Part of the grace after which a guest is killed: 80 % (LE2).
 pub(super) fn kill_after(grace: Millis) -> Millis {
     Millis::new(grace.get() / 5 * 4 + grace.get() % 5 * 4 / 5)
@@ -99,6 +121,18 @@ impl Held {
     /// have been told (LA5).
     pub(super) fn deadline(&self, lives: Lives) -> Millis {
         self.stop_at(lives).saturating_add(kill_after(self.grace()))
+    }
+
+    /// For how long the guest has used nothing; zero unless it runs.
+    pub(super) fn unused(&self) -> Millis {
+        match self.stage {
+            Stage::Running { .. } => self.rest.length(),
+            Stage::Confirmed { .. }
+            | Stage::Waiting { .. }
+            | Stage::Starting { .. }
+            | Stage::Stopping { .. }
+            | Stage::Gone { .. } => Millis::ZERO,
+        }
     }
 
     /// Whether a guest is there that was not told to end.

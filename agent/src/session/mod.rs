@@ -71,6 +71,17 @@ pub enum Observation {
     DeviceLost(DeviceId),
 }
 
+/// What a guest was seen to use of its slice since the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestUse {
+    /// Neither GPU nor, as far as that is known, CPU.
+    Nothing,
+    /// Something.
+    Some,
+    /// It is not known, or nobody looked for too long. Never taken for nothing.
+    Unknown,
+}
+
 /// What the session wants done. Effects are carried out in order, each after the one before is
 /// done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,6 +218,19 @@ impl Session {
         let mut out = Vec::new();
         self.observe(now, seen, &mut out);
         out
+    }
+
+    /// It was looked at what the guest of a held member uses; told with the next renewal.
+    pub fn on_use(&mut self, now: Millis, key: GuestKey, seen: GuestUse) {
+        if let Some(held) = self.held_as(key) {
+            held.rest.see(now, seen);
+        }
+    }
+
+    /// Guests that run and were not told to end.
+    pub fn running(&self) -> impl Iterator<Item = GuestKey> + '_ {
+        let runs = |held: &&Held| matches!(held.stage, held::Stage::Running { .. });
+        self.held.values().filter(runs).map(Held::key)
     }
 
     /// The driver reports.

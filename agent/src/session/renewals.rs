@@ -98,6 +98,7 @@ impl Session {
             slice: held.terms.slice,
             token: held.terms.token,
             used: held.clock.used(now),
+            unused: held.unused(),
         };
         self.held.values().map(word).collect()
     }

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use sublet_agent::clock::{Clock, ScaledClock};
 use sublet_agent::driver::Driver;
 use sublet_agent::driver::routed::RoutedDriver;
-use sublet_agent::driver::sim::SimDriver;
+use sublet_agent::driver::sim::{Behaviour, Cpu, SimDriver};
 use sublet_agent::durable::MemoryStore;
 use sublet_agent::idle::IdleRule;
 use sublet_agent::node::{NodeConfig, NodeParts, run_node};
@@ -312,6 +312,51 @@ async fn an_idle_device_is_offered_granted_used_and_offered_again() {
     assert_eq!(outcome, GuestOutcome::Exited { code: 0 });
     at_least(used, 900_000);
     assert_eq!(seen.offered().await.1, 2);
+    node.abort();
+}
+
+/// For how long the one guest is said to have used nothing once it has run for `after`.
+async fn unused_after(seen: &mut Seen, after: u64) -> Millis {
+    let pick = |message: &UpEnvelope| match &message.body {
+        Up::Renew { held, .. } if held[0].used.get() >= after => Some(held[0].unused),
+        _ => None,
+    };
+    seen.next("a renewal", pick).await.1
+}
+
+fn driver_with(cpu: Cpu) -> Box<dyn Driver> {
+    let script = move |_: &_| Behaviour { cpu, ..Behaviour::good(None) };
+    Box::new(SimDriver::new(Box::new(script)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_that_uses_nothing_is_told_of_and_one_that_computes_is_not() {
+    for (cpu, is_told) in [(Cpu::Nothing, true), (Cpu::Unknown, true), (Cpu::Busy, false)] {
+        let clock = clock();
+        let (hub, mut seen) = serve(Manners { grants: 1, ..GOOD }, clock);
+        let node = start(1, &hub, clock, probe(1, &[]), driver_with(cpu));
+        let unused = unused_after(&mut seen, 600_000).await;
+        assert_eq!(unused > Millis::new(300_000), is_told, "{cpu:?}: {unused} ms");
+        node.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clocks_are_told_before_the_first_offer_in_real_time_whatever_the_speed() {
+    let clock = clock();
+    let (hub, mut seen) = serve(Manners { grants: 0, ..GOOD }, clock);
+    let before = clock.reading();
+    let node = start(1, &hub, clock, probe(1, &[]), simulated(None));
+    let pick = |message: &UpEnvelope| match message.body {
+        Up::Clock(reading) => Some(Some(reading)),
+        Up::Offer(_) => Some(None),
+        _ => None,
+    };
+    let told = seen.next("its clocks", pick).await.1.expect("told before the first offer");
+    let after = clock.reading();
+    assert!(before.wall <= told.wall && told.wall <= after.wall, "{told:?}");
+    assert!(before.monotonic <= told.monotonic && told.monotonic <= after.monotonic, "{told:?}");
+    seen.next("its clocks again", pick).await;
     node.abort();
 }
 

@@ -239,3 +239,27 @@ fn a_member_without_a_workload_is_held_until_its_deadline_or_a_signal() {
     let end = [Report::Exited(key, Exit::Signal(9)), Report::Clean(key)];
     assert_eq!(driver.poll(due), end);
 }
+
+#[test]
+fn the_cpu_time_of_a_guest_counts_its_children_those_that_ended_too_and_stands_still_with_it() {
+    let (mut driver, scratch) = process_driver();
+    let done = scratch.path().join("counted");
+    let burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+    let script = format!("sh -c '{burn}'; (sh -c '{burn}' &); sleep 0.5; touch \"$0\"; sleep 600");
+    let argv = ["sh", "-c", &script, done.to_str().unwrap()];
+    let guest = guest(1, &argv, later());
+    let key = guest.key;
+    assert_eq!(driver.cpu_used(boottime_now(), key), None, "there is no such guest");
+    driver.start(boottime_now(), guest);
+    wait_until("it has counted", || done.exists());
+    let mut last = Millis::ZERO;
+    wait_until("nothing counts any longer", || {
+        let used = driver.cpu_used(boottime_now(), key).unwrap();
+        assert!(used >= last, "{used} after {last}");
+        std::mem::replace(&mut last, used) == used
+    });
+    assert!(last >= Millis::new(20), "two counts took {last} ms");
+    driver.kill(boottime_now(), key);
+    reports_to_the_end(&mut driver);
+    assert_eq!(driver.cpu_used(boottime_now(), key), None);
+}

@@ -17,8 +17,8 @@ use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
 use crate::quota::Spend;
 use crate::state::{
-    Cluster, Due, KeyEntry, LastHour, Lease, LeaseStage, Node, Offer, Request, RequestStage, State,
-    Tenant,
+    Cluster, Due, EndNotice, KeyEntry, LastHour, Lease, LeaseStage, Node, Offer, Request,
+    RequestStage, State, Tenant,
 };
 
 const LIVE_LEASE: &str = "INV-12: an event names a lease that is live";
@@ -164,6 +164,15 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             *key_count(state, *tenant) += 1;
         }
         Event::KeysForgotten { before } => keys_forgotten(state, *before),
+        Event::LeaseEndAnnounced { lease, cause, at: ends } => {
+            remove_lease_due(state, *lease);
+            let entry = lease_mut(state, *lease);
+            entry.notice = Some(EndNotice { cause: *cause, at: *ends, given_at: at });
+            if *cause == EndReason::Expired {
+                entry.notice_at = None;
+            }
+            insert_lease_due(state, *lease);
+        }
         Event::NodeFenced { cluster, node, .. } => {
             if let Some(node) = state.nodes.get_mut(&(*cluster, *node)) {
                 node.is_fenced = true;
@@ -311,12 +320,21 @@ fn granted(state: &mut State, terms: &LeaseTerms) {
         billed_max: None,
         checkpoint_at: None,
         recalled_by: None,
+        notice_at: None,
+        notice: None,
     };
     let moment = state.moment();
     state.tree.take(terms.tenant, terms.model, terms.gpu_total(), &moment);
     state.tree.hold(terms.tenant, fresh.worst(), &moment);
     state.leases.insert(lease, fresh);
-    state.due.insert((start_by, Due::Start(lease)));
+    insert_lease_due(state, lease);
+}
+
+/// When the tenant is told of the bought end: not at all if it comes sooner than the notice.
+fn notice_at(since: Timestamp, ends_at: Timestamp, notice: Millis) -> Option<Timestamp> {
+    let bought = ends_at.since(since);
+    let is_told = notice > Millis::ZERO && bought > notice;
+    is_told.then(|| since.after_millis(bought.saturating_sub(notice)))
 }
 
 /// What of the owner's hardware a lease stands on besides what is on offer: its slices as they were
@@ -351,8 +369,10 @@ fn capped(state: &mut State, id: LeaseId, billed_max: Millis) {
 fn activated(state: &mut State, id: LeaseId, ends_at: Timestamp) {
     remove_lease_due(state, id);
     let since = state.now;
+    let notice_at = notice_at(since, ends_at, state.policy.end_notice.as_millis());
     let lease = lease_mut(state, id);
     lease.stage = LeaseStage::Active { since, ends_at };
+    lease.notice_at = notice_at;
     let members: Vec<SliceId> = lease.terms.members.iter().map(|member| member.slice).collect();
     insert_lease_due(state, id);
     for SliceId { cluster, node, .. } in members {

@@ -293,7 +293,7 @@ fn is_live(state: &State, at: sublet_protocol::units::Timestamp, thing: Due) -> 
         Due::Pledge(request) => state.requests.get(&request).is_some_and(
             |r| matches!(&r.stage, RequestStage::Pledged { until, .. } if *until == at),
         ),
-        Due::Start(lease) | Due::End(lease) | Due::Budget(lease) => {
+        Due::Start(lease) | Due::End(lease) | Due::Budget(lease) | Due::Notice(lease) => {
             state.leases.get(&lease).is_some_and(|entry| entry.due(lease) == Some((at, thing)))
         }
         Due::Recall(lease) => {

@@ -25,7 +25,7 @@ use crate::quota::{Moment, Standing, Tree, standing};
 
 pub(crate) use cluster::LastHour;
 pub use cluster::{Cluster, Node};
-pub use lease::{Lease, LeaseStage};
+pub use lease::{EndNotice, Lease, LeaseStage};
 pub use offer::Offer;
 pub use request::{Request, RequestStage};
 pub use tenant::Tenant;
@@ -56,6 +56,8 @@ pub(crate) enum Due {
     Budget(LeaseId),
     /// A lease's owner wanted it to be gone by now.
     Recall(LeaseId),
+    /// The tenant is to be told that a lease's bought time is nearly over.
+    Notice(LeaseId),
 }
 
 /// The replicated state of a cell.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use sublet_core::leader::Intake;
+use sublet_core::leader::{ClockChange, ClockState, Intake};
 use sublet_protocol::agent::{Held, Reply, Up, UpEnvelope};
 use sublet_protocol::commands::{Actor, Outcome};
 use sublet_protocol::transport::Incoming;
 use sublet_protocol::units::Millis;
 
-use super::{Driver, Settled};
+use super::{Driver, Office, Settled};
 use crate::error::Error;
 use crate::link::{Received, Ticket};
 use crate::metrics;
@@ -49,9 +49,33 @@ impl Driver {
                 self.carry_out(effects).await;
                 self.mailbox.answer(ticket, &reply);
             }
+            Intake::Clock => {
+                self.on_clock(&envelope);
+                self.mailbox.answer(ticket, &Reply::Done);
+            }
             Intake::Output => {
                 self.on_output(&envelope);
                 self.mailbox.answer(ticket, &Reply::Done);
+            }
+        }
+    }
+
+    /// Compares the agent's clocks with this machine's. A change is told once.
+    fn on_clock(&mut self, envelope: &UpEnvelope) {
+        let ours = self.parts.clock.reading();
+        let Some(Office { leader, .. }) = &mut self.office else { return };
+        let change = self.parts.machine.read(|state| leader.on_clock(state, envelope, ours));
+        let node = (envelope.cluster, envelope.node);
+        if let Some(clock) = leader.clock_of(node) {
+            self.parts.clocks.note(node, clock);
+        }
+        let Some(ClockChange { node: (cluster, node), now, .. }) = change else { return };
+        let offset_ms = now.offset.get();
+        match now.state {
+            ClockState::Right => tracing::info!(%cluster, %node, offset_ms, "clock right again"),
+            ClockState::Off => tracing::warn!(%cluster, %node, offset_ms, "clock off"),
+            ClockState::Far => {
+                tracing::warn!(%cluster, %node, offset_ms, "clock far off, no new leases there");
             }
         }
     }
@@ -72,7 +96,8 @@ impl Driver {
             | Up::Confirm { .. }
             | Up::Nack { .. }
             | Up::Reclaim { .. }
-            | Up::Output { .. } => {}
+            | Up::Output { .. }
+            | Up::Clock(_) => {}
         }
     }
 

@@ -33,6 +33,7 @@ impl Driver {
         metrics::leading(leadership.is_leader);
         if !leadership.is_leader {
             self.office = None;
+            self.parts.clocks.clear();
             for (ticket, _) in std::mem::take(&mut self.barrier.waiting) {
                 self.mailbox.answer(ticket, &Reply::Later);
             }
@@ -40,6 +41,7 @@ impl Driver {
         }
         if self.office.as_ref().is_none_or(|office| office.term != leadership.term) {
             self.office = None;
+            self.parts.clocks.clear();
             self.seek_office(leadership.term).await;
         }
     }

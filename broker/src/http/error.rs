@@ -188,9 +188,9 @@ const fn status_of(rejection: Rejection) -> StatusCode {
         | Rejection::OfferMissing
         | Rejection::RequestMissing
         | Rejection::LeaseMissing => StatusCode::NOT_FOUND,
-        Rejection::KeysExhausted
-        | Rejection::RequestsExhausted
-        | Rejection::CheckpointTooSoon => StatusCode::TOO_MANY_REQUESTS,
+        Rejection::KeysExhausted | Rejection::RequestsExhausted | Rejection::CheckpointTooSoon => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         Rejection::CellMissing | Rejection::OtherTerm | Rejection::CounterExhausted => {
             StatusCode::SERVICE_UNAVAILABLE
         }

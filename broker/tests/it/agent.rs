@@ -104,7 +104,7 @@ impl Agent {
                     let (lease, slice, token) = (grant.lease, grant.slice, grant.token);
                     let nonce = Millis::new(1);
                     self.send(Up::Confirm { lease, slice, token, nonce }).await;
-                    let held = vec![Held { lease, slice, token, used }];
+                    let held = vec![Held { lease, slice, token, used, unused: Millis::ZERO }];
                     self.send(Up::Renew { nonce, held }).await;
                     let outcome = GuestOutcome::Exited { code: 0 };
                     self.send(Up::Stopped { lease, slice, token, used, outcome }).await;

@@ -58,7 +58,7 @@ async fn granted(agent: &mut Agent) -> Held {
         .expect(|message| match message {
             Down::Grant(grant) => {
                 let (lease, slice, token) = (grant.lease, grant.slice, grant.token);
-                Some(Held { lease, slice, token, used: Millis::ZERO })
+                Some(Held { lease, slice, token, used: Millis::ZERO, unused: Millis::ZERO })
             }
             _other => None,
         })
@@ -233,7 +233,7 @@ async fn a_higher_tier_takes_the_gpu_of_a_lower_one_and_gets_it() {
         })
         .await;
     assert_eq!(cause, EndReason::Preempted);
-    let Held { lease, slice, token, used } = held;
+    let Held { lease, slice, token, used, .. } = held;
     let outcome = GuestOutcome::Stopped;
     agent.must(Up::Stopped { lease, slice, token, used, outcome }).await;
     agent.must(Up::Offer(offer(slice, 2, agent.boot))).await;
@@ -281,7 +281,7 @@ async fn a_lease_lives_on_over_a_restart_of_the_broker() {
     world.cell.attach(link).await.unwrap();
     agent.expect(|message| matches!(message, Down::Resync).then_some(())).await;
     renew_for(&world, &mut agent, &mut held, 1).await;
-    let Held { lease, slice, token, used } = held;
+    let Held { lease, slice, token, used, .. } = held;
     let outcome = GuestOutcome::Exited { code: 0 };
     agent.must(Up::Stopped { lease, slice, token, used, outcome }).await;
     assert_eq!(ended(&world.cell, lease).await.0, EndReason::Completed);
@@ -329,7 +329,7 @@ async fn a_lease_ends_when_its_bought_time_is_over() {
         })
         .await;
     assert_eq!(cause, EndReason::Expired);
-    let Held { lease, slice, token, used } = held;
+    let Held { lease, slice, token, used, .. } = held;
     let outcome = GuestOutcome::Stopped;
     agent.must(Up::Stopped { lease, slice, token, used, outcome }).await;
     let (reason, cost) = ended(&world.cell, lease).await;

@@ -75,6 +75,17 @@ pub struct PriceFrozen {
     pub version: u32,
 }
 
+/// An end that its tenant was told of beforehand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AnnouncedEnd {
+    /// Why the lease would end.
+    pub reason: EndReason,
+    /// When its guest is told to go, unless something changes.
+    pub at: Time,
+}
+
 /// A lease as its tenant sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,6 +141,8 @@ pub struct LeaseView {
     pub active_since: Option<Time>,
     /// The bought end, once it is active.
     pub ends_at: Option<Time>,
+    /// The end that was announced last, while the lease is active.
+    pub announced_end: Option<AnnouncedEnd>,
     /// When its guests are gone at the latest, once it is ending.
     pub stop_by: Option<Time>,
     /// When it ended.

@@ -25,7 +25,7 @@ mod schemas;
 mod tests;
 
 pub use amounts::{Money, OutOfRange, Whole};
-pub use leases::{LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen};
+pub use leases::{AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen};
 pub use ledger::{AccountView, LedgerState, RecordView, VerifyView};
 pub use offers::{FilterCount, OfferPage, OfferPrice, OfferView};
 pub use plan::{
@@ -33,8 +33,8 @@ pub use plan::{
 };
 pub use problem::{FieldError, Problem};
 pub use registry::{
-    ClusterCreate, ClusterView, PriceSet, PriceView, QuotaFigures, QuotaSet, QuotaView,
-    TenantCreate, TenantView,
+    ClusterCreate, ClusterView, NodeClock, NodeView, PriceSet, PriceView, QuotaFigures, QuotaSet,
+    QuotaView, TenantCreate, TenantView,
 };
 pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,

@@ -149,4 +149,7 @@ pub struct NearMissView {
     pub offers: u32,
     /// The cluster of one of them.
     pub cluster: Option<ClusterId>,
+    /// What is the matter with that one, if there is more to say than the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }

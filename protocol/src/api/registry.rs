@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Money, Time, Whole};
-use crate::ids::{ClusterId, GpuModel, Region, TenantId};
+use crate::ids::{ClusterId, GpuModel, NodeId, Region, TenantId};
 use crate::quotas::{Basis, Quota};
 use crate::requests::Tier;
 use crate::units::GpuMilli;
@@ -160,6 +160,51 @@ pub struct ClusterView {
     pub nodes: u32,
     /// Those of them that were declared silent and have not offered since.
     pub nodes_silent: u32,
+    /// Those of them whose wall clock is off by more than the policy's warning.
+    pub nodes_clock_off: u32,
+    /// Its open offers.
+    pub offers: u32,
+    /// Its slices that are leased.
+    pub leased: u32,
+}
+
+/// What the wall clock of a node shows beside the broker's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum NodeClock {
+    /// It was not measured since this broker leads.
+    Unknown,
+    /// About the same.
+    Right,
+    /// It is off by more than the policy's warning.
+    Off,
+    /// It is off by more than the policy's limit: no new leases there.
+    Far,
+}
+
+/// A node whose agent has registered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeView {
+    /// Its id within the cluster.
+    pub id: NodeId,
+    /// The cluster it belongs to.
+    pub cluster: ClusterId,
+    /// How often its agent has started.
+    pub boot: u64,
+    /// When its agent registered with that start.
+    pub registered_at: Time,
+    /// Whether it was declared silent and has not offered since.
+    pub silent: bool,
+    /// Whether two machines claim its id, so that nothing is taken from it.
+    pub fenced: bool,
+    /// What its wall clock shows.
+    pub clock: NodeClock,
+    /// By how much its wall clock is ahead, in milliseconds, below zero if it is behind: an estimate,
+    /// wrong by the time of the quickest message. None if it was not measured.
+    pub clock_offset_ms: Option<i64>,
     /// Its open offers.
     pub offers: u32,
     /// Its slices that are leased.

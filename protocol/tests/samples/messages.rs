@@ -1,7 +1,7 @@
 //! Messages between agents and brokers.
 
 use sublet_protocol::agent::{
-    Alive, Down, DownEnvelope, GrantTerms, Held, Reply, Stream, Up, UpEnvelope,
+    Alive, ClockReading, Down, DownEnvelope, GrantTerms, Held, Reply, Stream, Up, UpEnvelope,
 };
 use sublet_protocol::capacity::Origin;
 use sublet_protocol::commands::{GuestOutcome, NackReason, ReclaimCause};
@@ -9,12 +9,18 @@ use sublet_protocol::leases::EndReason;
 use sublet_protocol::offers::RescindReason;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::WorkloadRef;
-use sublet_protocol::units::{Millis, Seconds};
+use sublet_protocol::units::{Millis, Seconds, Timestamp};
 
 use super::{boot, capacity, cluster, host, lease, node, offer, tenant, token, whole};
 
 fn held() -> Vec<Held> {
-    vec![Held { lease: lease(), slice: whole(), token: token(), used: Millis::new(1_234) }]
+    vec![Held {
+        lease: lease(),
+        slice: whole(),
+        token: token(),
+        used: Millis::new(1_234),
+        unused: Millis::new(60_000),
+    }]
 }
 
 pub fn up() -> Vec<(String, UpEnvelope)> {
@@ -31,8 +37,12 @@ pub fn up() -> Vec<(String, UpEnvelope)> {
         Up::Reclaim { slice, token, cause: ReclaimCause::ForeignUse },
         Up::Inventory { offered: vec![(slice, 5)], held: held() },
         Up::Output { lease, token, stream: Stream::Stderr, offset: 10, bytes: b"hi\n".to_vec() },
+        Up::Clock(ClockReading {
+            wall: Timestamp::new(1_700_000_000_000),
+            monotonic: Millis::new(99_000),
+        }),
     ];
-    assert_eq!(bodies.len(), 10, "a message up has no sample");
+    assert_eq!(bodies.len(), 11, "a message up has no sample");
     let envelope = |body: Up| {
         let name = body.kind().to_owned();
         let (cluster, node) = (cluster(), node());

@@ -121,6 +121,7 @@ fn all_commands() -> Vec<Command> {
             lease,
             recall: Recall::Planned { by: Timestamp::new(1_700_000_300_000) },
         },
+        Command::DeclareStalled { lease, unused: Millis::new(7_200_000) },
     ]
 }
 
@@ -138,7 +139,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 26, "a command has no sample");
+    assert_eq!(all.len(), 27, "a command has no sample");
     all
 }
 
@@ -255,6 +256,11 @@ fn lease_events() -> Vec<Event> {
         Event::LeaseCapped { lease, billed_max: Millis::new(1_800_000) },
         Event::CheckpointReported { lease },
         Event::LeaseRecalled { lease, by: Timestamp::new(1_700_000_300_000) },
+        Event::LeaseEndAnnounced {
+            lease,
+            cause: EndReason::Stalled,
+            at: Timestamp::new(1_700_000_120_000),
+        },
     ]
 }
 
@@ -273,6 +279,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 35, "an event has no sample");
+    assert_eq!(all.len(), 36, "an event has no sample");
     all
 }

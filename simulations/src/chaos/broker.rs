@@ -334,7 +334,7 @@ impl World {
                     self.reply(replica, agent, of, &reply);
                 }
             }
-            Intake::Output => {
+            Intake::Output | Intake::Clock => {
                 if let Some(agent) = agent {
                     self.reply(replica, agent, of, &Reply::Done);
                 }

@@ -21,9 +21,18 @@ pub(crate) fn fixtures(name: &str) -> PathBuf {
 /// `data/NAME` of the public traces: below `$SUBLET_SHARED`, else `../shared` beside the workspace.
 /// Where they are absent the caller leaves its test out, and this says so.
 pub(crate) fn shared_data(name: &str) -> Option<PathBuf> {
+    shared("data", name)
+}
+
+/// `cases/NAME` of the public cases, likewise.
+pub(crate) fn shared_case(name: &str) -> Option<PathBuf> {
+    shared("cases", name)
+}
+
+fn shared(kind: &str, name: &str) -> Option<PathBuf> {
     let shared = std::env::var_os("SUBLET_SHARED")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"), PathBuf::from);
-    let folder = shared.join("data").join(name);
+    let folder = shared.join(kind).join(name);
     if folder.is_dir() {
         return Some(folder);
     }

@@ -57,6 +57,9 @@ pub(super) fn lease_fields(lease: &LeaseView) -> Vec<(&'static str, String)> {
         ("ended", lease.ended_at),
     ];
     fields.extend(optional.iter().filter_map(|(name, at)| at.map(|at| (*name, at.to_string()))));
+    if let Some(announced) = lease.announced_end {
+        fields.push(("will end", format!("{} at {}", announced.reason.code(), announced.at)));
+    }
     fields.extend([
         ("duration", format!("at most {}", show_seconds(Seconds::new(lease.duration)))),
         ("used", show_seconds(Seconds::new(lease.used))),

@@ -20,7 +20,7 @@ use sublet_protocol::units::Millis;
 use tokio::sync::Notify;
 
 use super::{Driver, Exit, Guest, GuestKey, NotCleared, Report, StartFailure, StopSignal};
-use crate::guard::{Order, boottime_now, descends_from};
+use crate::guard::{Order, boottime_now, cpu_below, descends_from};
 use crate::probe::ProcessId;
 use running::Running;
 
@@ -193,6 +193,17 @@ impl Driver for ProcessDriver {
 
     fn reports(&self) -> Option<Arc<Notify>> {
         Some(Arc::clone(&self.wake))
+    }
+
+    fn cpu_used(&mut self, _now: Millis, key: GuestKey) -> Option<Millis> {
+        match self.guests.get(&key)? {
+            Member::Process(running) => {
+                let speed = u64::from(self.config.speed.get());
+                let real = cpu_below(running.guard())?;
+                Some(Millis::new(real.get().saturating_mul(speed)))
+            }
+            Member::Attached(_) => None,
+        }
     }
 
     fn owns(&self, process: ProcessId) -> bool {

@@ -116,8 +116,8 @@ fn everything_offered_and_held_is_told_every_period_and_when_asked() {
     };
     let regular: Vec<Effect> = bench.live(90_000).into_iter().map(|(_, effect)| effect).collect();
     assert_eq!(inventories(&regular).len(), 3);
-    let held =
-        HeldWord { lease: lease(7), slice: slice(1), token: token(7), used: Millis::new(90_000) };
+    let (used, unused) = (Millis::new(90_000), Millis::ZERO);
+    let held = HeldWord { lease: lease(7), slice: slice(1), token: token(7), used, unused };
     let expected = Up::Inventory { offered: vec![(slice(2), 1)], held: vec![held] };
     let asked = bench.hear(Down::Resync);
     assert_eq!(inventories(&asked), [expected]);
@@ -139,6 +139,46 @@ fn use_is_kept_before_it_is_told_and_never_falls() {
         last = held[0].used;
         bench.hear(renewed(1, 7, bench.now, DURATION));
     }
+}
+
+/// How long the guest of device 1 has used nothing, as the next renewal says.
+fn unused(bench: &mut Bench) -> u64 {
+    let effects = bench.live(RENEW);
+    let renewal = effects.iter().find_map(|(_, effect)| match effect {
+        Effect::Send(Up::Renew { held, .. }) => Some(held[0].unused.get()),
+        _ => None,
+    });
+    bench.hear(renewed(1, 7, bench.now, DURATION));
+    renewal.unwrap()
+}
+
+#[test]
+fn a_guest_that_uses_nothing_is_told_of_with_each_renewal_and_any_use_or_doubt_ends_that() {
+    let mut bench = Bench::running(7);
+    let see = |bench: &mut Bench, seen| {
+        let now = bench.now();
+        bench.session.on_use(now, key(1, 7), seen);
+    };
+    assert_eq!(unused(&mut bench), 0, "nobody has looked");
+    for looks in 0..3 {
+        see(&mut bench, GuestUse::Nothing);
+        assert_eq!(unused(&mut bench), looks * RENEW);
+    }
+    for seen in [GuestUse::Some, GuestUse::Unknown] {
+        see(&mut bench, seen);
+        assert_eq!(unused(&mut bench), 0, "{seen:?}");
+        see(&mut bench, GuestUse::Nothing);
+        see(&mut bench, GuestUse::Nothing);
+        assert_eq!(unused(&mut bench), 0, "it begins anew");
+        see(&mut bench, GuestUse::Nothing);
+        assert_eq!(unused(&mut bench), RENEW);
+    }
+    // One that is told to go, or whose token is another, rests no longer.
+    bench.session.on_use(bench.now(), key(1, 8), GuestUse::Some);
+    assert_eq!(bench.session.running().collect::<Vec<_>>(), [key(1, 7)]);
+    bench.hear(stop(1, 7, GRACE));
+    assert_eq!(bench.session.running().count(), 0);
+    assert_eq!(unused(&mut bench), 0);
 }
 
 #[test]

@@ -31,6 +31,19 @@ pub(super) fn begin(id: LeaseId, lease: &Lease, cause: EndReason, now: Timestamp
     }
 }
 
+/// The tenant is told of the bought end; if it has come already, that is too late and it ends.
+pub(super) fn announce_bought_end(id: LeaseId, lease: &Lease, now: Timestamp) -> Option<Event> {
+    let cause = EndReason::Expired;
+    match lease.stage {
+        LeaseStage::Active { ends_at, .. } if ends_at > now => {
+            Some(Event::LeaseEndAnnounced { lease: id, cause, at: ends_at })
+        }
+        LeaseStage::Active { .. } | LeaseStage::Granted { .. } | LeaseStage::Ending { .. } => {
+            begin(id, lease, cause, now)
+        }
+    }
+}
+
 /// Members have stopped. If the lease was not ending, it ends for `cause`; if none is left running,
 /// it is over.
 pub(super) fn stop(

@@ -8,6 +8,7 @@ mod ending;
 mod lease;
 mod plan;
 mod setup;
+pub(crate) mod stalled;
 mod supply;
 mod sweep;
 mod tenants;
@@ -110,6 +111,9 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
         Command::ReportCheckpoint { lease } => lease::checkpoint(state, actor, *lease, now),
         Command::RecallLease { lease, recall } => lease::recall(state, actor, *lease, *recall, now),
         Command::RecordUsage { entries } => lease::record_usage(state, actor, entries),
+        Command::DeclareStalled { lease, unused } => {
+            stalled::declare(state, actor, *lease, *unused, now)
+        }
         Command::Sweep => sweep::sweep(state, actor, now),
         Command::SealTail => sweep::seal_tail(state, actor),
     }

@@ -39,6 +39,7 @@ fn due_event(state: &State, thing: Due, now: Timestamp) -> Option<Event> {
         Due::Recall(lease) => {
             ending::begin(lease, state.leases.get(&lease)?, EndReason::Reclaimed, now)
         }
+        Due::Notice(lease) => ending::announce_bought_end(lease, state.leases.get(&lease)?, now),
         Due::End(lease) => ending::begin(lease, state.leases.get(&lease)?, EndReason::Expired, now),
         Due::Budget(lease) => {
             ending::begin(lease, state.leases.get(&lease)?, EndReason::Budget, now)

@@ -43,6 +43,7 @@ impl Leader {
         match *body {
             Up::Hello | Up::Renew { .. } | Up::Inventory { .. } => Intake::Barrier,
             Up::Output { .. } => Intake::Output,
+            Up::Clock(_) => Intake::Clock,
             Up::Offer(offer) if offer.boot != boot => refused(Rejection::OfferInvalid),
             Up::Offer(offer) => Intake::Propose(Command::OfferCapacity { offer }),
             Up::Rescind { slice, generation, reason } => {
@@ -110,6 +111,7 @@ impl Leader {
             .filter(own)
             .filter_map(|held| {
                 let left = left(state, now, held)?;
+                self.unused.hear(held, now);
                 let used = self.usage.entry(held.lease).or_default();
                 *used = held.used.max(*used);
                 Some(Alive { slice: held.slice, token: held.token, left })

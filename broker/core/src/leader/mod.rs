@@ -5,13 +5,15 @@
 //! replicated state alone, treats every agent as just heard (LR3) and asks all of them to report.
 //! Nothing here changes the state; nothing is sent before its event is committed.
 
+mod clocks;
 mod intake;
 mod outbox;
+mod stalled;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_protocol::agent::{Down, Reply};
+use sublet_protocol::agent::{ClockReading, Down, Reply, Up, UpEnvelope};
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::Command;
 use sublet_protocol::events::Event;
@@ -19,6 +21,8 @@ use sublet_protocol::ids::{ClusterId, LeaseId, NodeId, Token};
 use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{Millis, Seconds, Timestamp};
+
+pub use clocks::{AgentClock, ClockChange, ClockState};
 
 use crate::matching::{Limits, Preemption};
 use crate::state::State;
@@ -66,6 +70,8 @@ pub enum Intake {
     Barrier,
     /// Answer this at once, with these effects.
     Answer(Reply, Vec<Effect>),
+    /// Read the clocks, call [`Leader::on_clock`] and answer `Done`.
+    Clock,
     /// Guest output: hand it to whoever listens, answer `Done`.
     Output,
 }
@@ -91,6 +97,8 @@ pub struct Leader {
     attention: BTreeSet<(Timestamp, LeaseId)>,
     attention_at: BTreeMap<LeaseId, Timestamp>,
     usage: BTreeMap<LeaseId, Millis>,
+    unused: stalled::Unused,
+    clocks: clocks::Clocks,
     usage_at: Timestamp,
     silence_at: Timestamp,
     plan_at: Timestamp,
@@ -111,6 +119,8 @@ impl Leader {
             attention: BTreeSet::new(),
             attention_at: BTreeMap::new(),
             usage: BTreeMap::new(),
+            unused: stalled::Unused::default(),
+            clocks: clocks::Clocks::default(),
             usage_at: now.after(USAGE_INTERVAL),
             silence_at: now.after(SILENCE_INTERVAL),
             plan_at: now,
@@ -145,6 +155,7 @@ impl Leader {
                 }
                 Event::LeaseEnding { lease, .. } => {
                     self.usage.remove(lease);
+                    self.unused.forget(*lease);
                     effects.extend(self.speak(state, *lease, now));
                 }
                 Event::LeaseActivated { lease, .. } => {
@@ -160,14 +171,38 @@ impl Leader {
         effects
     }
 
-    /// What plans must keep off until the agents have reported to this leader.
+    /// What plans must keep off: agents that have not reported to this leader, and those whose wall
+    /// clocks are too far off.
     #[must_use]
     pub fn limits(&self, state: &State, now: Timestamp) -> Limits {
         let preemption = match self.is_warm(state, now) {
             true => Preemption::Allowed,
             false => Preemption::Suspended,
         };
-        Limits { unheard: self.unheard.clone(), preemption, typical: None }
+        let closed = self.unheard.iter().copied().chain(self.clocks.far()).collect();
+        Limits { closed, preemption, typical: None }
+    }
+
+    /// An agent has told its clocks when the broker's own showed `ours`: as [`Intake::Clock`] asks.
+    /// Returns how it is judged now, if that has changed.
+    pub fn on_clock(
+        &mut self,
+        state: &State,
+        message: &UpEnvelope,
+        ours: ClockReading,
+    ) -> Option<ClockChange> {
+        let Up::Clock(theirs) = message.body else { return None };
+        let of = ((message.cluster, message.node), message.boot);
+        let change = self.clocks.measure(state.policy(), of, theirs, ours)?;
+        // Its slices can be granted again.
+        self.is_plan_due |= change.before == ClockState::Far;
+        Some(change)
+    }
+
+    /// What is known of an agent's wall clock; nothing before its first reading in this term.
+    #[must_use]
+    pub fn clock_of(&self, node: (ClusterId, NodeId)) -> Option<AgentClock> {
+        self.clocks.of(node)
     }
 
     /// Whether enough agents have reported, or enough time has passed, to judge who is silent.
@@ -240,7 +275,8 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::TenantOverAdmitted { .. }
         | Event::LeaseCapped { .. }
         | Event::CheckpointReported { .. }
-        | Event::LeaseRecalled { .. } => false,
+        | Event::LeaseRecalled { .. }
+        | Event::LeaseEndAnnounced { .. } => false,
     }
 }
 

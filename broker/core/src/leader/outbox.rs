@@ -67,6 +67,7 @@ impl Leader {
     pub(super) fn ended(&mut self, id: LeaseId) -> Vec<Effect> {
         self.forget(id);
         self.usage.remove(&id);
+        self.unused.forget(id);
         let Some(told) = self.told.remove(&id) else { return Vec::new() };
         let members = told.members.into_iter().map(|slice| {
             self.nonces.remove(&(id, slice));

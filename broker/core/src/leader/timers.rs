@@ -18,6 +18,7 @@ impl Leader {
         if now >= self.usage_at {
             self.usage_at = now.after(USAGE_INTERVAL);
             effects.extend(self.record_usage(state));
+            effects.extend(self.declare_stalled(state, now));
         }
         if now >= self.silence_at {
             self.silence_at = now.after(SILENCE_INTERVAL);

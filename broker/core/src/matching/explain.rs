@@ -12,9 +12,9 @@ use sublet_protocol::units::GpuMilli;
 
 use super::order::queue_key;
 use super::place;
-use super::preempt;
 use super::problem::Problem;
 use super::solve::{Spent, want};
+use super::{Limits, Preemption, preempt};
 use crate::decide::could_ever_fit;
 use crate::fit;
 use crate::quota::{Charges, Obstacle};
@@ -88,8 +88,21 @@ pub struct WhatIf {
 /// Why `request` waits; nothing if it does not.
 #[must_use]
 pub fn explain(view: StateView<'_>, request: RequestId) -> Option<Explanation> {
+    explain_within(view, &Limits::NONE, request)
+}
+
+/// As [`explain()`], within limits: what would fit on a node on which nothing new is put stands among
+/// the near misses, under `breaker`.
+#[must_use]
+pub fn explain_within(
+    view: StateView<'_>,
+    limits: &Limits,
+    request: RequestId,
+) -> Option<Explanation> {
     let entry = view.state.requests.get(&request).filter(|entry| entry.is_waiting())?;
-    Some(explanation(&Problem::of(view), request, entry))
+    let mut problem = Problem::of(view);
+    problem.closed.clone_from(&limits.closed);
+    Some(explanation(&problem, request, entry))
 }
 
 fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Explanation {
@@ -97,7 +110,9 @@ fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Expla
     let mut fitting = 0;
     let slots = problem.nodes.iter().flat_map(|node| node.slots.iter().map(move |s| (node, s)));
     for (node, slot) in slots {
-        match place::obstacle(problem, (node, slot), id, &request.spec) {
+        let is_closed = problem.closed.contains(&(node.cluster, node.node));
+        let obstacle = place::obstacle(problem, (node, slot), id, &request.spec);
+        match obstacle.or(is_closed.then_some(WaitReason::Breaker)) {
             Some(reason) => {
                 misses.entry(reason).or_insert((0, slot.candidate.slice)).0 += 1;
             }
@@ -209,6 +224,17 @@ fn position(problem: &Problem<'_>, id: RequestId, request: &Request) -> u32 {
 /// What would happen to a request of `tenant` with `spec` if it were submitted now.
 #[must_use]
 pub fn what_if(view: StateView<'_>, tenant: TenantId, spec: &RequestSpec) -> WhatIf {
+    what_if_within(view, &Limits::NONE, tenant, spec)
+}
+
+/// As [`what_if()`], within limits.
+#[must_use]
+pub fn what_if_within(
+    view: StateView<'_>,
+    limits: &Limits,
+    tenant: TenantId,
+    spec: &RequestSpec,
+) -> WhatIf {
     let refuse = |rejection| WhatIf { outcome: WhatIfOutcome::Refuse(rejection), hold: None };
     if !view.state.tenants.contains_key(&tenant) {
         return refuse(Rejection::TenantMissing);
@@ -234,13 +260,15 @@ pub fn what_if(view: StateView<'_>, tenant: TenantId, spec: &RequestSpec) -> Wha
         paused_until: None,
     };
     let mut problem = Problem::of(view);
+    problem.closed.clone_from(&limits.closed);
     if let Some(pick) = place::pick(&problem, &Spent::default(), id, &request) {
         let hold = money::cost_half_even(pick.price, pick.total, spec.duration.as_millis());
         let (cluster, model, price) = (pick.cluster, pick.model, pick.price);
         let members = pick.take(&mut problem.nodes);
         return WhatIf { outcome: WhatIfOutcome::Grant { cluster, model, price, members }, hold };
     }
-    let may_preempt = spec.class.tier() > Tier::Opportunistic;
+    let may_preempt =
+        spec.class.tier() > Tier::Opportunistic && limits.preemption == Preemption::Allowed;
     let group =
         may_preempt.then(|| preempt::preempt(&mut problem, &mut Spent::default(), id, &request));
     if let Some(sublet_protocol::commands::PlanGroup::Preempt { victims, .. }) = group.flatten() {

@@ -15,7 +15,9 @@ mod problem;
 mod score;
 mod solve;
 
-pub use explain::{Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, what_if};
+pub use explain::{
+    Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, explain_within, what_if, what_if_within,
+};
 
 use std::collections::BTreeSet;
 
@@ -28,8 +30,9 @@ use crate::state::StateView;
 /// What a plan must keep off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Agents that a new leader has not heard yet: their slices are not granted (LR3).
-    pub unheard: BTreeSet<(ClusterId, NodeId)>,
+    /// Nodes on which nothing new is put: those that a new leader has not heard yet (LR3), and those
+    /// whose wall clocks are too far off.
+    pub closed: BTreeSet<(ClusterId, NodeId)>,
     /// Whether leases may be ended for others; not while a new leader warms up.
     pub preemption: Preemption,
     /// The load for which placements are scored; none means what waits.
@@ -48,7 +51,7 @@ pub enum Preemption {
 impl Limits {
     /// None.
     pub const NONE: Limits =
-        Limits { unheard: BTreeSet::new(), preemption: Preemption::Allowed, typical: None };
+        Limits { closed: BTreeSet::new(), preemption: Preemption::Allowed, typical: None };
 }
 
 /// What to propose as a plan now; empty if nothing can be granted or freed.
@@ -65,10 +68,10 @@ pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
         return Vec::new();
     }
     let mut problem = problem::Problem::of(view);
+    problem.closed.clone_from(&limits.closed);
     if let Some(typical) = &limits.typical {
         problem.expect(typical.clone());
     }
-    problem.nodes.retain(|node| !limits.unheard.contains(&(node.cluster, node.node)));
     let mut lines = order::Lines::new(std::mem::take(&mut problem.lines));
     solve::solve(&mut problem, &mut lines, limits.preemption)
 }

@@ -125,7 +125,9 @@ pub(super) fn fitting(problem: &Problem<'_>, id: RequestId, request: &Request) -
     let (state, now) = (problem.view.state, problem.view.now);
     let spec = &request.spec;
     let mut alike = Alike::new();
-    for (ordinal, node) in problem.nodes.iter().enumerate() {
+    let nodes = problem.nodes.iter().enumerate();
+    let is_open = |node: &NodeSlots| !problem.closed.contains(&(node.cluster, node.node));
+    for (ordinal, node) in nodes.filter(|(_, node)| is_open(node)) {
         for (place, slot) in node.slots.iter().enumerate() {
             for candidate in candidates(problem, (node, slot), id, spec) {
                 if fit::misfit(state, spec, &candidate, now).is_some() {

@@ -171,7 +171,9 @@ fn rooms(
     victims.sort();
     for (place, lease) in victims {
         let mut freed: BTreeMap<Site, Vec<SliceId>> = BTreeMap::new();
-        for candidate in fit::freed_by(state, lease, spec, now) {
+        let usable = fit::freed_by(state, lease, spec, now).into_iter();
+        let is_open = |slice: SliceId| !problem.closed.contains(&(slice.cluster, slice.node));
+        for candidate in usable.filter(|candidate| is_open(candidate.slice)) {
             freed.entry(site(spec.placement, &candidate)).or_default().push(candidate.slice);
         }
         for (site, slices) in freed {

@@ -1,7 +1,7 @@
 //! The problem: free slots by node, and the queue.
 
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::capacity::{Part, SliceId};
 use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, Region, RequestId, TenantId};
@@ -84,6 +84,8 @@ pub(super) struct Problem<'a> {
     pub(super) view: StateView<'a>,
     pub(super) nodes: Vec<NodeSlots>,
     pub(super) lines: Vec<Line<'a>>,
+    /// Nodes on which nothing new may be put.
+    pub(super) closed: BTreeSet<(ClusterId, NodeId)>,
     typical: OnceCell<Typical>,
 }
 
@@ -93,6 +95,7 @@ impl<'a> Problem<'a> {
             view,
             nodes: nodes(view.state, view.now),
             lines: lines(view.state, view.now),
+            closed: BTreeSet::new(),
             typical: OnceCell::new(),
         }
     }
@@ -116,7 +119,8 @@ impl<'a> Problem<'a> {
 impl<'a> Problem<'a> {
     /// With no slots and no queue yet.
     pub(super) fn bare(view: StateView<'a>) -> Problem<'a> {
-        Problem { view, nodes: Vec::new(), lines: Vec::new(), typical: OnceCell::new() }
+        let (nodes, lines) = (Vec::new(), Vec::new());
+        Problem { view, nodes, lines, closed: BTreeSet::new(), typical: OnceCell::new() }
     }
 
     /// Adds the slots of these nodes, which are not there yet.

@@ -39,6 +39,17 @@ pub enum LeaseStage {
     },
 }
 
+/// What the tenant was told of an end to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndNotice {
+    /// Why it would end.
+    pub cause: EndReason,
+    /// When its guest would be told to go.
+    pub at: Timestamp,
+    /// When it was told.
+    pub given_at: Timestamp,
+}
+
 /// A lease that has not ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
@@ -51,6 +62,9 @@ pub struct Lease {
     pub(crate) billed_max: Option<Millis>,
     pub(crate) checkpoint_at: Option<Timestamp>,
     pub(crate) recalled_by: Option<Timestamp>,
+    /// When the tenant is to be told of the bought end, until it is.
+    pub(crate) notice_at: Option<Timestamp>,
+    pub(crate) notice: Option<EndNotice>,
 }
 
 impl Lease {
@@ -97,8 +111,14 @@ impl Lease {
         Spend::of(terms.price, terms.gpu_total(), self.billed_max()).unwrap_or_default()
     }
 
-    /// What becomes due of it next, and when: its start, the end of what its budget covers less its
-    /// grace, or the end of its bought time.
+    /// What its tenant was told last of an end to come.
+    #[must_use]
+    pub const fn notice(&self) -> Option<EndNotice> {
+        self.notice
+    }
+
+    /// What becomes due of it next, and when: its start, the notice of its bought end, the end of what
+    /// its budget covers less its grace, or the end of its bought time.
     pub(crate) fn due(&self, id: LeaseId) -> Option<(Timestamp, Due)> {
         match self.stage {
             LeaseStage::Granted { start_by, .. } => Some((start_by, Due::Start(id))),
@@ -107,10 +127,12 @@ impl Lease {
                     let grace = self.terms.grace.as_millis();
                     since.after_millis(most.saturating_sub(grace))
                 });
-                match line.filter(|line| *line < ends_at) {
-                    Some(line) => Some((line, Due::Budget(id))),
-                    None => Some((ends_at, Due::End(id))),
-                }
+                let end = match line.filter(|line| *line < ends_at) {
+                    Some(line) => (line, Due::Budget(id)),
+                    None => (ends_at, Due::End(id)),
+                };
+                let notice = self.notice_at.filter(|at| *at < end.0);
+                Some(notice.map_or(end, |at| (at, Due::Notice(id))))
             }
             LeaseStage::Ending { .. } => None,
         }

@@ -39,7 +39,13 @@ fn sent(effects: &[Effect]) -> Vec<&Down> {
 
 fn renew(world: &World, lease: LeaseId) -> UpEnvelope {
     let (slice, token, used) = (gpu(0), world.token(lease), millis(5_000));
-    message(0, Up::Renew { nonce: millis(77), held: vec![Held { lease, slice, token, used }] })
+    message(
+        0,
+        Up::Renew {
+            nonce: millis(77),
+            held: vec![Held { lease, slice, token, used, unused: Millis::ZERO }],
+        },
+    )
 }
 
 /// Commits what the agent of GPU 0 confirms; returns the records.

@@ -7,5 +7,6 @@ mod partition;
 mod plans;
 mod preemption;
 mod requests;
+mod stalled;
 mod supply;
 mod walk;

@@ -256,7 +256,7 @@ fn on_lease(world: &mut World, step: Step) {
 fn whims(world: &World, whim: u8) -> Limits {
     let mut limits = Limits::NONE;
     match whim {
-        0 => limits.unheard.extend(world.state.nodes().keys().next().copied()),
+        0 => limits.closed.extend(world.state.nodes().keys().next().copied()),
         1 => limits.preemption = Preemption::Suspended,
         _ => {}
     }

@@ -5,13 +5,13 @@ use std::ops::Bound;
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
-use sublet_protocol::api::{ClusterCreate, ClusterView, Page, Problem};
+use sublet_protocol::api::{ClusterCreate, ClusterView, NodeView, Page, Problem};
 use sublet_protocol::commands::Command;
-use sublet_protocol::ids::ClusterId;
+use sublet_protocol::ids::{ClusterId, NodeId};
 
 use crate::http::app::App;
 use crate::http::error::ApiError;
-use crate::http::extract::{Call, Json, Operator, Params, Reader};
+use crate::http::extract::{Call, Id, Json, Operator, Params, Reader};
 use crate::http::lists::page;
 use crate::http::mutation::Mutation;
 use crate::http::views;
@@ -35,9 +35,42 @@ pub(crate) async fn list(
     let read = app.cell.read(|state| {
         let seen = state.clusters().range((from, Bound::Unbounded));
         let seen = seen.filter(|(_, cluster)| reader.scope.sees(cluster.owner()));
-        page(seen.map(|(id, cluster)| (id.to_string(), views::cluster(*id, cluster, state))), limit)
+        let view = |(id, cluster): (&ClusterId, &sublet_core::Cluster)| {
+            let clock_of = |node| app.cell.clock_of(*id, node);
+            (id.to_string(), views::cluster(*id, cluster, state, clock_of))
+        };
+        page(seen.map(view), limit)
     });
     Ok(Answer(read.await?))
+}
+
+/// Nodes of a cluster whose agents have registered, with their clocks. For its owner.
+#[utoipa::path(
+    get, path = "/v1/clusters/{cluster}/nodes", tag = "clusters", security(("token" = [])),
+    params(("cluster" = String, Path), ("cursor" = Option<String>, Query),
+        ("limit" = Option<u32>, Query)),
+    responses((status = OK, body = Page<NodeView>), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn nodes(
+    State(app): State<App>,
+    reader: Reader,
+    Id(id): Id<ClusterId>,
+    mut params: Params,
+) -> Result<Answer<Page<NodeView>>, ApiError> {
+    let after: Option<NodeId> = params.id("cursor")?;
+    let limit = params.limit()?;
+    params.end()?;
+    let read = app.cell.read(|state| {
+        state.clusters().get(&id).filter(|cluster| reader.scope.sees(cluster.owner()))?;
+        let its = state.nodes().iter().filter(|((cluster, _), _)| *cluster == id);
+        let rest = its.filter(|((_, node), _)| after.is_none_or(|after| *node > after));
+        let view = |(key, node): (&(ClusterId, NodeId), &sublet_core::Node)| {
+            (key.1.to_string(), views::node(*key, node, state, app.cell.clock_of(key.0, key.1)))
+        };
+        Some(page(rest.map(view), limit))
+    });
+    read.await?.map(Answer).ok_or_else(ApiError::not_found)
 }
 
 /// Adds a cluster.

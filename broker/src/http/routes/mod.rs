@@ -52,6 +52,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(tenants::set_quota))
         .routes(routes!(tenants::quotas))
         .routes(routes!(clusters::list, clusters::create))
+        .routes(routes!(clusters::nodes))
         .routes(routes!(prices::list, prices::set))
         .routes(routes!(offers::list))
         .routes(routes!(requests::list, requests::create))

@@ -72,7 +72,9 @@ fn outcome(
             });
             PlanOutcome::Preempt { victims: count, own }
         }
-        WhatIfOutcome::Wait(explanation) => PlanOutcome::Wait { why: why::waiting(&explanation) },
+        WhatIfOutcome::Wait(explanation) => {
+            PlanOutcome::Wait { why: why::waiting(app, &explanation) }
+        }
         WhatIfOutcome::Refuse(rejection) => {
             let errors = ApiError::from(rejection).problem("").errors;
             let errors: Vec<FieldError> = errors;
@@ -175,7 +177,8 @@ fn may_preempt(other: Tier, tier: Tier, policy: &Policy) -> bool {
 fn preemption(spec: &RequestSpec, policy: &Policy) -> PreemptionTerms {
     let tier = spec.class.tier();
     let all = [Tier::Opportunistic, Tier::Standard, Tier::Reserved];
-    let preempted_by: Vec<Tier> = all.into_iter().filter(|other| may_preempt(*other, tier, policy)).collect();
+    let preempted_by: Vec<Tier> =
+        all.into_iter().filter(|other| may_preempt(*other, tier, policy)).collect();
     let (grace, min_run) = (grace(spec, policy), policy.min_run.of(tier).get());
     let then = match spec.on_recall {
         OnRecall::Requeue => "the request then waits again",

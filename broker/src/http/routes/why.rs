@@ -2,9 +2,10 @@
 
 use axum::Json as Answer;
 use axum::extract::{Path, State};
-use sublet_core::matching::Explanation;
+use sublet_core::matching::{Explanation, NearMiss};
 use sublet_protocol::api::{NearMissView, Problem, RequestState, WhyView};
 use sublet_protocol::ids::{LeaseId, RequestId};
+use sublet_protocol::requests::WaitReason;
 
 use super::{leases, requests};
 use crate::auth::Scope;
@@ -63,7 +64,7 @@ async fn why_request(app: &App, scope: Scope, id: RequestId) -> Result<WhyView, 
     };
     let (id, since) = (Some(id.to_string()), Some(view.state_reason.since));
     if let Some(explanation) = explanation {
-        return Ok(WhyView { id, since, ..waiting(&explanation) });
+        return Ok(WhyView { id, since, ..waiting(app, &explanation) });
     }
     let mut text = view.state_reason.text;
     if let Some(lease) = view.lease.filter(|_| view.state == RequestState::Granted) {
@@ -83,21 +84,32 @@ async fn why_request(app: &App, scope: Scope, id: RequestId) -> Result<WhyView, 
 }
 
 /// Why something waits, or would.
-pub(super) fn waiting(explanation: &Explanation) -> WhyView {
+pub(super) fn waiting(app: &App, explanation: &Explanation) -> WhyView {
+    let detail = |miss: &NearMiss| match miss.reason {
+        WaitReason::Breaker => {
+            let (cluster, node) = (miss.example.cluster, miss.example.node);
+            app.cell.clock_of(cluster, node).map(|clock| texts::clock_far(clock.offset))
+        }
+        _other => None,
+    };
     let misses = explanation.near_misses.iter().map(|miss| NearMissView {
         reason: miss.reason,
         offers: miss.offers,
         cluster: Some(miss.example.cluster),
+        detail: detail(miss),
     });
+    let misses: Vec<NearMissView> = misses.collect();
+    let primary = misses.iter().find(|miss| miss.reason == explanation.reason);
+    let detail = primary.and_then(|miss| miss.detail.as_deref());
     WhyView {
         id: None,
         state: RequestState::Waiting.as_str().to_owned(),
         code: texts::wait_code(explanation.reason).to_owned(),
-        text: texts::explanation(explanation),
+        text: texts::explanation(explanation, detail),
         since: None,
         position: Some(explanation.position),
         ahead: Some(explanation.position.saturating_sub(1)),
-        near_misses: misses.collect(),
+        near_misses: misses,
         change: texts::wait_change(explanation.reason).map(str::to_owned),
     }
 }

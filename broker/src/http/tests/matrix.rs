@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 25] = [
+const ROUTES: [(&str, &str, &[&str]); 26] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -29,6 +29,7 @@ const ROUTES: [(&str, &str, &[&str]); 25] = [
     ("get", "/v1/quotas", READERS),
     ("get", "/v1/clusters", READERS),
     ("post", "/v1/clusters", &["operator"]),
+    ("get", "/v1/clusters/{cluster}/nodes", READERS),
     ("get", "/v1/prices", READERS),
     ("put", "/v1/prices", &["tenant", "operator"]),
     ("get", "/v1/offers", READERS),
@@ -61,6 +62,7 @@ const PUBLIC: [(&str, &str); 4] =
 
 fn concrete(path: &str) -> String {
     path.replace("{tenant}", "acme")
+        .replace("{cluster}", "c1")
         .replace("{model}", "a100")
         .replace("{request}", "r-00000000000000000000000001")
         .replace("{lease}", "l-00000000000000000000000001")

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sublet_protocol::api::{
-    LeaseSlice, LeaseState, LeaseView, Money, PriceFrozen, StateReason, Time,
+    AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, Money, PriceFrozen, StateReason, Time,
 };
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::GuestOutcome;
@@ -57,8 +57,12 @@ impl Fold<'_> {
                 view.state_reason = reason("active", "its guest may run", record);
             }
             Event::UsageRecorded { used, .. } => self.used = self.used.max(*used),
+            Event::LeaseEndAnnounced { cause, at, .. } => {
+                view.announced_end = Some(AnnouncedEnd { reason: *cause, at: Time(*at) });
+            }
             Event::LeaseEnding { cause, deadline, .. } => {
                 view.state = LeaseState::Ending;
+                view.announced_end = None;
                 view.stop_by = Some(Time(*deadline));
                 view.end_reason = Some(*cause);
                 view.state_reason = end(*cause, record);
@@ -73,6 +77,7 @@ impl Fold<'_> {
             }
             Event::LeaseEnded { reason, settlement, .. } => {
                 view.state = LeaseState::Ended;
+                view.announced_end = None;
                 view.ended_at = Some(Time(record.time));
                 view.end_reason = Some(*reason);
                 view.state_reason = end(*reason, record);
@@ -135,6 +140,7 @@ fn granted(terms: &LeaseTerms, record: &Record, currency: Currency) -> LeaseView
         grace: terms.grace.get(),
         active_since: None,
         ends_at: None,
+        announced_end: None,
         stop_by: None,
         ended_at: None,
         end_reason: None,

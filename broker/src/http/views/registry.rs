@@ -1,12 +1,14 @@
 //! Tenants, quotas, clusters and prices, from the state or from the record of a change.
 
-use sublet_core::quota::Node;
-use sublet_core::{Cluster, State, Tenant};
+use sublet_core::leader::{AgentClock, ClockState};
+use sublet_core::quota;
+use sublet_core::{Cluster, Node, State, Tenant};
 use sublet_protocol::api::{
-    ClusterView, Money, PriceView, QuotaFigures, QuotaView, TenantView, Time,
+    ClusterView, Money, NodeClock, NodeView, PriceView, QuotaFigures, QuotaView, TenantView, Time,
 };
+use sublet_protocol::capacity::SliceId;
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{ClusterId, GpuModel, TenantId};
+use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, TenantId};
 use sublet_protocol::money::{Currency, MicroCredits, Price};
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::records::Record;
@@ -18,7 +20,7 @@ pub(crate) fn tenant(id: TenantId, tenant: &Tenant, state: &State) -> TenantView
     let currency = state.policy().currency;
     TenantView {
         id,
-        parent: state.tree().node(id).and_then(Node::parent),
+        parent: state.tree().node(id).and_then(quota::Node::parent),
         created_at: Time(tenant.created_at()),
         quotas: quotas(id, tenant, state).collect(),
         open_requests: tenant.open_requests(),
@@ -33,7 +35,7 @@ pub(crate) fn quotas<'a>(
     state: &'a State,
 ) -> impl Iterator<Item = QuotaView> + 'a {
     let node = state.tree().node(id).into_iter();
-    node.flat_map(Node::quotas).map(move |(model, quota)| QuotaView {
+    node.flat_map(quota::Node::quotas).map(move |(model, quota)| QuotaView {
         held: Some(tenant.held(*model).get()),
         figures: state.tree().figures(id, *model).map(|figures| QuotaFigures {
             counts: figures.counts.get(),
@@ -80,8 +82,14 @@ pub(crate) fn quota_set(record: &Record) -> Option<QuotaView> {
     Some(quota_of(*tenant, *model, quota))
 }
 
-/// A cluster as it is now.
-pub(crate) fn cluster(id: ClusterId, cluster: &Cluster, state: &State) -> ClusterView {
+/// A cluster as it is now; `clock_of` knows the clocks of nodes.
+pub(crate) fn cluster(
+    id: ClusterId,
+    cluster: &Cluster,
+    state: &State,
+    clock_of: impl Fn(NodeId) -> Option<AgentClock>,
+) -> ClusterView {
+    let is_off = |node| clock_of(node).is_some_and(|clock| clock.state != ClockState::Right);
     let nodes = || state.nodes().iter().filter(|((of, _), _)| *of == id);
     let silent = nodes().filter(|(_, node)| node.is_silent()).count();
     let offers = state.offers().keys().filter(|slice| slice.cluster == id).count();
@@ -95,6 +103,7 @@ pub(crate) fn cluster(id: ClusterId, cluster: &Cluster, state: &State) -> Cluste
         devices: count(cluster.devices().len()),
         nodes: count(nodes().count()),
         nodes_silent: count(silent),
+        nodes_clock_off: count(nodes().filter(|((_, node), _)| is_off(*node)).count()),
         offers: count(offers),
         leased: count(leased),
     }
@@ -114,9 +123,37 @@ pub(crate) fn cluster_created(record: &Record) -> Option<ClusterView> {
         devices: 0,
         nodes: 0,
         nodes_silent: 0,
+        nodes_clock_off: 0,
         offers: 0,
         leased: 0,
     })
+}
+
+/// A node as it is now.
+pub(crate) fn node(
+    (cluster, id): (ClusterId, NodeId),
+    node: &Node,
+    state: &State,
+    clock: Option<AgentClock>,
+) -> NodeView {
+    let is_its = |slice: &&SliceId| (slice.cluster, slice.node) == (cluster, id);
+    NodeView {
+        id,
+        cluster,
+        boot: node.boot().get(),
+        registered_at: Time(node.registered_at()),
+        silent: node.is_silent(),
+        fenced: node.is_fenced(),
+        clock: match clock.map(|clock| clock.state) {
+            None => NodeClock::Unknown,
+            Some(ClockState::Right) => NodeClock::Right,
+            Some(ClockState::Off) => NodeClock::Off,
+            Some(ClockState::Far) => NodeClock::Far,
+        },
+        clock_offset_ms: clock.map(|clock| clock.offset.get()),
+        offers: count(state.offers().keys().filter(is_its).count()),
+        leased: count(state.leased().keys().filter(is_its).count()),
+    }
 }
 
 /// A posted price.

@@ -4,6 +4,7 @@ use sublet_core::matching::Explanation;
 use sublet_protocol::commands::NackReason;
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::requests::WaitReason;
+use sublet_protocol::units::ClockOffset;
 
 /// Why a lease is ending or ended.
 pub(crate) const fn end_reason(reason: EndReason) -> &'static str {
@@ -85,7 +86,9 @@ pub(crate) const fn wait_reason(reason: WaitReason) -> &'static str {
         WaitReason::Breaker => "a circuit breaker is open, or the node refused too many starts",
         WaitReason::Review => "a person must look at it first",
         WaitReason::Reservation => "it would delay an earlier, larger request",
-        WaitReason::Deferred => "it is not due yet: by its own wish, or it was preempted and pauses",
+        WaitReason::Deferred => {
+            "it is not due yet: by its own wish, or it was preempted and pauses"
+        }
         WaitReason::PreemptionBudget => "there were too many preemptions lately",
     }
 }
@@ -115,10 +118,20 @@ pub(crate) const fn wait_change(reason: WaitReason) -> Option<&'static str> {
     }
 }
 
-/// Why a request waits, with its numbers.
-pub(crate) fn explanation(explanation: &Explanation) -> String {
+/// Why a node gets no new leases whose wall clock is off by `offset`.
+pub(crate) fn clock_far(offset: ClockOffset) -> String {
+    let size = offset.size().as_seconds_floor();
+    let way = if offset.get() < 0 { "behind" } else { "ahead" };
+    format!("the clock of the machine is {size} s {way}, so nothing new is put there")
+}
+
+/// Why a request waits, with its numbers and more detail of the reason, if there is.
+pub(crate) fn explanation(explanation: &Explanation, detail: Option<&str>) -> String {
     let Explanation { reason, position, needed, fitting, pledged, .. } = explanation;
     let mut text = wait_reason(*reason).to_owned();
+    if let Some(detail) = detail {
+        text = format!("{text}: {detail}");
+    }
     if *pledged > 0 {
         text = format!("{pledged} of {needed} slices are being freed for it");
     }

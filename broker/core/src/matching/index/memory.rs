@@ -202,6 +202,7 @@ impl Index {
             | Event::KeysForgotten { .. }
             | Event::NodeRegistered { .. }
             | Event::NodeSilenced { .. }
+            | Event::LeaseEndAnnounced { .. }
             | Event::NodeFenced { .. }
             | Event::TenantOverAdmitted { .. }
             | Event::TenantCreated { .. }
@@ -256,9 +257,6 @@ impl Index {
             self.wake_node(cluster, node);
             has_gained = true;
         }
-        if has_gained {
-            self.wake_watchers();
-        }
         let month = Month::of(now);
         if std::mem::replace(&mut self.month, month) != month {
             self.wake_short_of_quota();
@@ -269,8 +267,12 @@ impl Index {
             self.proposed.clear();
             self.wake_all();
         }
-        let heard: Vec<_> = self.limits.unheard.difference(&limits.unheard).copied().collect();
-        for (cluster, node) in heard {
+        let opened: Vec<_> = self.limits.closed.difference(&limits.closed).copied().collect();
+        // What leases hold on such a node may be freed for others again.
+        if has_gained || !opened.is_empty() {
+            self.wake_watchers();
+        }
+        for (cluster, node) in opened {
             self.wake_node(cluster, node);
         }
         self.limits = limits.clone();

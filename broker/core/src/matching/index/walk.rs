@@ -20,6 +20,7 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
     }
     index.begin(view.state, view.now, limits);
     let mut problem = Problem::bare(view);
+    problem.closed.clone_from(&limits.closed);
     if let Some(typical) = &limits.typical {
         problem.expect(typical.clone());
     }
@@ -74,7 +75,7 @@ impl Source for ByIndex<'_> {
         let fresh: Vec<NodeNo> =
             self.index.nodes_for(class).filter(|node| self.brought.insert(*node)).collect();
         let names = fresh.into_iter().map(|node| self.index.shelves.name(node));
-        problem.add_nodes(names.filter(|node| !self.limits.unheard.contains(node)));
+        problem.add_nodes(names.filter(|node| !self.limits.closed.contains(node)));
     }
 
     fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>) {

@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 
 use sublet_agent::driver::{Exit, GuestKey, Report};
 use sublet_agent::durable::{Durable, MemoryStore};
-use sublet_agent::session::{Config, Effect as AgentEffect, Lendable, Observation, Session};
-use sublet_core::leader::{Effect, Intake, Leader};
+use sublet_agent::session::{
+    Config, Effect as AgentEffect, GuestUse, Lendable, Observation, Session,
+};
+use sublet_core::leader::{ClockChange, Effect, Intake, Leader};
 use sublet_core::{State, StateView, apply, fold, invariants, matching};
-use sublet_protocol::agent::{Down, Reply, Up, UpEnvelope};
+use sublet_protocol::agent::{ClockReading, Down, Reply, Up, UpEnvelope};
 use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome, Stamped};
 use sublet_protocol::ids::{
@@ -79,6 +81,20 @@ pub(crate) fn spec(count: u32, seconds: u64) -> RequestSpec {
     }
 }
 
+/// What each GPU holds.
+pub(crate) fn capacity() -> Capacity {
+    Capacity {
+        model: model(),
+        gpu: GpuMilli::DEVICE,
+        memory: MiB::new(80_000),
+        cpu: CpuMilli::new(8_000),
+        host_memory: MiB::new(64_000),
+        isolation: Isolation::Exclusive,
+        island: 0,
+        hardware: Hardware::UNKNOWN,
+    }
+}
+
 /// The broker: state, journal and the leader's logic.
 pub(crate) struct Cell {
     pub(crate) state: State,
@@ -87,6 +103,10 @@ pub(crate) struct Cell {
     pub(crate) now: Timestamp,
     pub(crate) term: u64,
     commands: u128,
+    /// What the broker's own clocks show when an agent tells its.
+    pub(crate) reading: ClockReading,
+    /// Agents whose clocks came to be judged otherwise.
+    pub(crate) clock_changes: Vec<ClockChange>,
     /// Messages to agents that nobody has taken yet.
     pub(crate) down: Vec<(NodeId, Down)>,
 }
@@ -94,13 +114,33 @@ pub(crate) struct Cell {
 impl Cell {
     /// A cell with tenants `t-a`, `t-b`, `t-c` and the owner, 16 GPUs of quota each.
     pub(crate) fn new() -> Cell {
+        Cell::with_policy(Policy::default())
+    }
+
+    /// The same with another policy.
+    pub(crate) fn with_policy(policy: Policy) -> Cell {
+        Cell::founded(policy, Timestamp::new(1_772_445_600_000))
+    }
+
+    /// The same at another time.
+    pub(crate) fn founded(policy: Policy, now: Timestamp) -> Cell {
         let state = State::default();
-        let now = Timestamp::new(1_772_445_600_000);
         let (leader, _) = Leader::new(1, &state, now);
         let (journal, down) = (Vec::new(), Vec::new());
-        let mut cell = Cell { state, journal, leader, now, term: 1, commands: 0, down };
+        let reading = ClockReading { wall: now, monotonic: Millis::ZERO };
+        let mut cell = Cell {
+            state,
+            journal,
+            leader,
+            now,
+            term: 1,
+            commands: 0,
+            reading,
+            clock_changes: Vec::new(),
+            down,
+        };
         let name = CellId::new("bench").unwrap();
-        cell.must(operator(), Command::CreateCell { cell: name, policy: Policy::default() });
+        cell.must(operator(), Command::CreateCell { cell: name, policy });
         for name in ["t-a", "t-b", "t-c", "owner"] {
             let tenant = tenant(name);
             cell.must(operator(), Command::CreateTenant { tenant, parent: None });
@@ -157,7 +197,9 @@ impl Cell {
     }
 
     pub(crate) fn plan(&mut self) {
-        let groups = matching::plan(StateView { state: &self.state, now: self.now });
+        let limits = self.leader.limits(&self.state, self.now);
+        let view = StateView { state: &self.state, now: self.now };
+        let groups = matching::plan_within(view, &limits);
         self.ask(Actor::Leader, None, Command::CommitPlan { groups });
     }
 
@@ -180,6 +222,11 @@ impl Cell {
             Intake::Answer(reply, effects) => {
                 self.carry_out(effects);
                 reply
+            }
+            Intake::Clock => {
+                let change = self.leader.on_clock(&self.state, message, self.reading);
+                self.clock_changes.extend(change);
+                Reply::Done
             }
             Intake::Output => Reply::Done,
         }
@@ -245,16 +292,12 @@ pub(crate) struct Node {
 impl Node {
     /// A node with `devices` GPUs, started.
     pub(crate) fn new(number: usize, devices: usize) -> Node {
-        let capacity = Capacity {
-            model: model(),
-            gpu: GpuMilli::DEVICE,
-            memory: MiB::new(80_000),
-            cpu: CpuMilli::new(8_000),
-            host_memory: MiB::new(64_000),
-            isolation: Isolation::Exclusive,
-            island: 0,
-            hardware: Hardware::UNKNOWN,
-        };
+        Node::at(number, devices, Millis::new(1_000))
+    }
+
+    /// The same with another origin of its clock.
+    pub(crate) fn at(number: usize, devices: usize, clock: Millis) -> Node {
+        let capacity = capacity();
         let slices = (0..devices).map(|device| Lendable { slice: gpu(number, device), capacity });
         let hours = |hours: u64| Seconds::new(hours * 3_600);
         let config = Config {
@@ -265,7 +308,7 @@ impl Node {
             inventory_every: Millis::new(30_000),
             workload_wait: Millis::new(60_000),
         };
-        Node::start(number, config, MemoryStore::default(), Millis::new(1_000))
+        Node::start(number, config, MemoryStore::default(), clock)
     }
 
     fn start(number: usize, config: Config, mut store: MemoryStore, clock: Millis) -> Node {
@@ -328,6 +371,18 @@ impl Node {
         }
     }
 
+    /// What its guests use is looked at: this, of each.
+    pub(crate) fn look_at_guests(&mut self, seen: GuestUse) {
+        for key in self.session.running().collect::<Vec<_>>() {
+            self.session.on_use(self.clock, key, seen);
+        }
+    }
+
+    /// It tells its clocks, of which the wall clock shows `wall`.
+    pub(crate) fn tell_clocks(&mut self, wall: Timestamp) {
+        self.up.push(Up::Clock(ClockReading { wall, monotonic: self.clock }));
+    }
+
     pub(crate) fn see(&mut self, seen: Observation) {
         let effects = self.session.on_observation(self.clock, seen);
         self.carry_out(effects);
@@ -341,7 +396,11 @@ impl Node {
     /// Time passes on the agent's clock; what is due is done when it is, and guards kill at the
     /// deadline.
     pub(crate) fn later(&mut self, seconds: u64) {
-        let end = self.clock.saturating_add(Seconds::new(seconds).as_millis());
+        self.live_until(self.clock.saturating_add(Seconds::new(seconds).as_millis()));
+    }
+
+    /// The same until its clock shows `end`.
+    pub(crate) fn live_until(&mut self, end: Millis) {
         loop {
             let guards = self.guests.values().copied().min();
             let due = guards.map_or(self.session.next_due(), |at| at.min(self.session.next_due()));
