@@ -19,7 +19,7 @@ use crate::mutation::Mutation;
 use crate::partition::{self, DeviceRoom};
 use crate::preemption;
 use crate::quota::{Charges, Want};
-use crate::state::{Offer, Request, RequestStage, State};
+use crate::state::{LeaseStage, Offer, Request, RequestStage, State};
 
 pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
     let id = group.request();
@@ -118,11 +118,12 @@ struct Common {
 }
 
 /// Whether the slices together can serve the request: each fits, they are alike and stand as
-/// asked, the price is posted and allowed, the quota has room.
+/// asked, the price is posted and allowed, the quota with these charges has room.
 fn judge(
     state: &State,
     request: &Request,
     slices: &[Candidate],
+    charges: &Charges,
     now: Timestamp,
 ) -> Result<Common, Rejection> {
     let spec = &request.spec;
@@ -151,7 +152,7 @@ fn judge(
     let count = u64::try_from(slices.len()).map_err(|_| Rejection::PlanCount)?;
     let wanted = gpu.checked_mul(count).ok_or(Rejection::QuotaExceeded)?;
     let want = Want { tenant: request.tenant, model, gpu: wanted, price, duration: spec.duration };
-    let obstacle = Charges::NONE.obstacle(&state.tree, &want, now);
+    let obstacle = charges.obstacle(&state.tree, &want, now);
     if let Some(obstacle) = obstacle.filter(|_| !state.leaves_out(Mutation::NoQuota)) {
         return Err(obstacle.rejection());
     }
@@ -177,7 +178,7 @@ fn grant(
     }
     let given = offers_of(state, (id, &request.spec), plan, now)?;
     let slices: Vec<Candidate> = given.iter().map(|(_, slice)| *slice).collect();
-    let common = judge(state, request, &slices, now)?;
+    let common = judge(state, request, &slices, &Charges::NONE, now)?;
     let members = given.iter().map(|(offer, slice)| member(offer, slice)).collect();
     let mut terms = terms(state, (id, request), members, &common)?;
     let notices = given.iter().map(|(offer, _)| offer.terms.recall_notice);
@@ -282,7 +283,18 @@ fn preempt(
     if slices.len() != total || !is_asked_count(&request.spec, total) {
         return Err(Rejection::VictimsUseless);
     }
-    let common = judge(state, request, &slices, now)?;
+    // Quotas as they will be once all that were preempted, and these, are gone. The grant is judged
+    // by what they are then.
+    let mut charges = Charges::NONE;
+    for (id, lease) in &state.leases {
+        let is_going = victims.contains(id)
+            || matches!(lease.stage, LeaseStage::Ending { cause: EndReason::Preempted, .. });
+        if is_going {
+            let terms = &lease.terms;
+            charges.give_back(&state.tree, (terms.tenant, terms.model), terms.gpu_total());
+        }
+    }
+    let common = judge(state, request, &slices, &charges, now)?;
     if !are_all_needed(state, (id, request), &slices, &usable, now) {
         return Err(Rejection::VictimsUseless);
     }

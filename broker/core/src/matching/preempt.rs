@@ -3,11 +3,12 @@
 //!
 //! One request's victims are all at one site, so it ends leases in one cluster only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::{PlanGroup, PlanMember};
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId};
+use sublet_protocol::leases::EndReason;
 use sublet_protocol::requests::Placement;
 use sublet_protocol::units::GpuMilli;
 
@@ -17,8 +18,8 @@ use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
 use crate::preemption::{self, Order, Place};
-use crate::quota::Want;
-use crate::state::Request;
+use crate::quota::{Charges, Want};
+use crate::state::{Lease, LeaseStage, Request, RequestStage, State, StateView};
 
 /// Slices that can serve one request together: alike, and as close as asked.
 type Site = (ClusterId, GpuModel, GpuMilli, Option<NodeId>, Option<u16>);
@@ -108,9 +109,32 @@ pub(super) fn is_over_budget(
     id: RequestId,
     request: &Request,
 ) -> bool {
-    let is_pledged = !matches!(request.stage, crate::state::RequestStage::Waiting);
+    let is_pledged = !matches!(request.stage, RequestStage::Waiting);
     let chosen = choose(problem, spent, id, request);
     !is_pledged && matches!(chosen, Err(Hindrance::Budget))
+}
+
+/// What requests with a pledge will take of quotas once what they wait for is free.
+pub(super) fn kept(view: StateView<'_>) -> BTreeMap<RequestId, Want> {
+    let state = view.state;
+    let holders: BTreeSet<RequestId> = state.pledged.values().copied().collect();
+    let wants = holders.into_iter().filter_map(|id| {
+        let request = state.requests.get(&id)?;
+        let RequestStage::Pledged { slices, .. } = &request.stage else { return None };
+        let first = slices.first()?;
+        let cluster = first.cluster;
+        let capacity = match state.leased.get(first) {
+            Some(lease) => {
+                let members = &state.leases.get(lease)?.terms.members;
+                members.iter().find(|member| member.slice == *first)?.capacity
+            }
+            None => *state.offers.get(first)?.capacity(),
+        };
+        let total = capacity.gpu.checked_mul(u64::from(request.spec.count))?;
+        let price = price(state, request, cluster, capacity.model)?;
+        Some((id, want(request, capacity.model, total, price)))
+    });
+    wants.collect()
 }
 
 /// The site that gives room with the least harm.
@@ -124,16 +148,25 @@ fn choose(
     let count = usize::try_from(request.spec.count).map_err(|_| Hindrance::Victims)?;
     let is_blind = state.leaves_out(Mutation::FirstVictims);
     let mut hindrance = Hindrance::Victims;
+    // Quotas as they will be once all that were preempted are gone.
+    let mut after_ends = spent.charges.clone();
+    for id in preempted(state).chain(spent.doomed.iter().copied()) {
+        give_back(&mut after_ends, state, id);
+    }
     let mut best: Option<(Want, Choice)> = None;
     for (site, room) in rooms(problem, spent, id, request) {
         let (cluster, model, gpu, _, _) = site;
         let total = gpu.checked_mul(u64::from(request.spec.count)).ok_or(Hindrance::Victims)?;
         let Some(price) = price(state, request, cluster, model) else { continue };
         let want = want(request, model, total, price);
-        if spent.obstacle(problem.view, &want).is_some() {
+        let Some(choice) = fewest(room, count) else { continue };
+        let mut charges = after_ends.clone();
+        for victim in &choice.victims {
+            give_back(&mut charges, state, victim.lease);
+        }
+        if charges.obstacle(&state.tree, &want, now).is_some() {
             continue;
         }
-        let Some(choice) = fewest(room, count) else { continue };
         let doomed = spent.doomed.iter().filter(|lease| {
             state.leases.get(lease).is_some_and(|lease| lease.terms.cluster == cluster)
         });
@@ -150,6 +183,21 @@ fn choose(
         }
     }
     best.ok_or(hindrance)
+}
+
+/// Leases that were preempted and have not ended.
+fn preempted(state: &State) -> impl Iterator<Item = LeaseId> + '_ {
+    let ending = state.leases.iter().filter(|(_, lease)| {
+        matches!(lease.stage, LeaseStage::Ending { cause: EndReason::Preempted, .. })
+    });
+    ending.map(|(id, _)| *id)
+}
+
+/// Counts what a lease holds as given back.
+fn give_back(charges: &mut Charges, state: &State, lease: LeaseId) {
+    if let Some(Lease { terms, .. }) = state.leases.get(&lease) {
+        charges.give_back(&state.tree, (terms.tenant, terms.model), terms.gpu_total());
+    }
 }
 
 /// What each site could give, sites in order.

@@ -25,8 +25,8 @@ const PREEMPTIONS_MAX: usize = 16;
 /// What a plan has given away so far.
 #[derive(Debug, Default)]
 pub(super) struct Spent {
-    /// What quotas and budgets it takes.
-    charges: Charges,
+    /// What quotas and budgets it takes, and what quotas keep for requests with a pledge.
+    pub(super) charges: Charges,
     /// Leases that this plan ends.
     pub(super) doomed: BTreeSet<LeaseId>,
     /// Whether more would end if there were budget for it.
@@ -95,6 +95,10 @@ pub(super) fn solve(
         Preemption::Suspended => 0,
     };
     let mut walk = Walk { preemptions_left: left, ..Walk::default() };
+    // Who gets what others free needs the quota for it, too: nobody else may take that meanwhile.
+    for want in preempt::kept(problem.view).into_values() {
+        walk.spent.charges.keep(&problem.view.state.tree, &want);
+    }
     for tier in [Tier::Reserved, Tier::Standard, Tier::Opportunistic] {
         walk.tier(problem, source, tier);
     }
@@ -170,6 +174,12 @@ impl Walk {
             return false;
         }
         self.tries += 1;
+        let (state, kept) = (problem.view.state, is_pledged.then_some(id));
+        let kept = kept.and_then(|id| preempt::kept(problem.view).remove(&id));
+        if let Some(kept) = &kept {
+            let whose = (kept.tenant, kept.model);
+            self.spent.charges.give_back(&state.tree, whose, kept.gpu);
+        }
         if let Some(pick) = pick(problem, &self.spent, id, request) {
             let want = want(request, pick.model, pick.total, pick.price);
             self.spent.give(problem.view.state, &want);
@@ -186,6 +196,9 @@ impl Walk {
             self.preemptions_left -= 1;
             self.groups.push(group);
             return true;
+        }
+        if let Some(kept) = &kept {
+            self.spent.charges.keep(&state.tree, kept);
         }
         if !is_pledged {
             self.hopeless.add(shape, needed);

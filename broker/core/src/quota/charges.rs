@@ -67,18 +67,23 @@ impl Obstacle {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Charges {
     usage: BTreeMap<TenantId, BTreeMap<GpuModel, GpuMilli>>,
+    /// What will be given back: by leases that are to end.
+    returned: BTreeMap<TenantId, BTreeMap<GpuModel, GpuMilli>>,
     spent: BTreeMap<TenantId, Spend>,
 }
 
 impl Charges {
     /// Nothing.
-    pub(crate) const NONE: Charges = Charges { usage: BTreeMap::new(), spent: BTreeMap::new() };
+    pub(crate) const NONE: Charges =
+        Charges { usage: BTreeMap::new(), returned: BTreeMap::new(), spent: BTreeMap::new() };
 
     /// The sums of a node with what was given away.
     pub(super) fn on(&self, id: TenantId, model: GpuModel, node: &Node) -> Sums {
         let mut sums = node.sums(model);
-        let given = self.usage.get(&id).and_then(|models| models.get(&model));
-        sums.usage = sums.usage.saturating_add(given.copied().unwrap_or_default());
+        let of = |all: &BTreeMap<TenantId, BTreeMap<GpuModel, GpuMilli>>| {
+            all.get(&id).and_then(|models| models.get(&model)).copied().unwrap_or_default()
+        };
+        sums.usage = sums.usage.saturating_add(of(&self.usage)).saturating_sub(of(&self.returned));
         sums
     }
 
@@ -89,6 +94,17 @@ impl Charges {
 
     /// Gives it away: to the tenant, and beyond what each keeps for itself to its groups.
     pub(crate) fn give(&mut self, tree: &Tree, want: &Want) {
+        self.keep(tree, want);
+        let Some(worst) = Spend::of(want.price, want.gpu, want.duration.as_millis()) else {
+            return;
+        };
+        for (id, _) in tree.path(want.tenant) {
+            self.spent.entry(id).or_default().add(worst);
+        }
+    }
+
+    /// Gives only what quotas hold of it, no budget.
+    pub(crate) fn keep(&mut self, tree: &Tree, want: &Want) {
         let mut amount = want.gpu;
         for (id, node) in tree.path(want.tenant) {
             let sums = self.on(id, want.model, node);
@@ -100,11 +116,26 @@ impl Charges {
                 break;
             }
         }
-        let Some(worst) = Spend::of(want.price, want.gpu, want.duration.as_millis()) else {
-            return;
-        };
-        for (id, _) in tree.path(want.tenant) {
-            self.spent.entry(id).or_default().add(worst);
+    }
+
+    /// Counts what a tenant holds as given back: as if it had ended.
+    pub(crate) fn give_back(
+        &mut self,
+        tree: &Tree,
+        (tenant, model): (TenantId, GpuModel),
+        amount: GpuMilli,
+    ) {
+        let mut amount = amount;
+        for (id, node) in tree.path(tenant) {
+            if amount == GpuMilli::ZERO {
+                break;
+            }
+            let (sums, kept) = (self.on(id, model, node), node.sums(model));
+            let kept = kept.local(&node.quota(model));
+            let beyond = sums.usage.saturating_sub(kept);
+            let returned = self.returned.entry(id).or_default().entry(model).or_default();
+            *returned = returned.saturating_add(amount);
+            amount = amount.min(beyond);
         }
     }
 

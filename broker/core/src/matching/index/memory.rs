@@ -158,6 +158,8 @@ impl Index {
                     self.offered(state, slice);
                     self.part_freed(state, slice);
                 }
+                // So is the quota that was kept with them.
+                self.wake_short_of_quota();
                 self.request(state, *request);
             }
             Event::LeaseGranted { terms, .. } => {
