@@ -3,6 +3,7 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sublet_protocol::api::Whole;
 use sublet_protocol::ids::{ClusterId, GpuModel, Project, Region, TenantId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::requests::{Class, OnRecall, Placement, Tier};
@@ -60,6 +61,36 @@ pub(super) fn money(text: &str) -> Result<MicroCredits, String> {
         true => Err(format!("{text} is below zero")),
         false => Ok(amount),
     }
+}
+
+/// A value, or the word `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OrNone<T> {
+    /// The word.
+    None,
+    /// The value.
+    Some(T),
+}
+
+/// Reads an amount of money that is not negative, or `none`.
+pub(super) fn money_or_none(text: &str) -> Result<OrNone<MicroCredits>, String> {
+    if text == "none" { Ok(OrNone::None) } else { money(text).map(OrNone::Some) }
+}
+
+/// Reads whole hours, or `none`.
+pub(super) fn hours_or_none(text: &str) -> Result<OrNone<u64>, String> {
+    let hours = || format!("{text:?} is no number of hours: write a whole number, or none");
+    match text {
+        "none" => Ok(OrNone::None),
+        number => number.parse().map(OrNone::Some).map_err(|_| hours()),
+    }
+}
+
+/// Reads a weight from 0 to 1,000, in thousandths.
+pub(super) fn weight(text: &str) -> Result<Whole<0, 1_000_000>, String> {
+    let error = || format!("{text:?} is no weight: write a number from 0 to 1000, as 1.5");
+    let thousandths = cores(text).map_err(|_| error())?;
+    Whole::new(thousandths).map_err(|_| error())
 }
 
 /// Reads how many of a list are wanted: at least one.
@@ -137,6 +168,21 @@ mod tests {
             assert_eq!(show_money(money(text).unwrap()), shown);
         }
         assert!(money("-1").is_err());
+    }
+
+    #[test]
+    fn weights_and_budgets_are_read_or_said_to_be_none() {
+        assert_eq!(weight("1.5").map(Whole::get), Ok(1_500));
+        assert_eq!(weight("0").map(Whole::get), Ok(0));
+        for bad in ["1000.001", "-1", "", "much"] {
+            assert!(weight(bad).is_err(), "{bad:?} was accepted");
+        }
+        assert_eq!(money_or_none("none"), Ok(OrNone::None));
+        assert_eq!(money_or_none("2.5"), Ok(OrNone::Some(MicroCredits::new(2_500_000))));
+        assert!(money_or_none("-1").is_err());
+        assert_eq!(hours_or_none("none"), Ok(OrNone::None));
+        assert_eq!(hours_or_none("24"), Ok(OrNone::Some(24)));
+        assert!(hours_or_none("1.5").is_err());
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! `sublet quota`: how much of one GPU model a tenant may hold at once.
+//! `sublet quota`: how much of one GPU model a tenant may hold, borrow and lend.
 
 use clap::{Args, Subcommand};
-use sublet_protocol::api::{QuotaSet, QuotaView, Whole};
+use sublet_protocol::api::{QuotaFigures, QuotaSet, QuotaView, Whole};
 use sublet_protocol::ids::{GpuModel, TenantId};
+use sublet_protocol::quotas::Basis;
 use sublet_protocol::units::GpuMilli;
 
 use super::amounts;
@@ -38,9 +39,34 @@ pub(super) struct Set {
     /// For this GPU model.
     #[arg(long, value_parser = amounts::model)]
     model: GpuModel,
-    /// How many GPUs it may hold at once; 0 for none.
+    /// How many GPUs it is guaranteed; 0 for none.
     #[arg(allow_negative_numbers = true)]
     gpus: u64,
+    /// How many more it may borrow from its group; as many as there are if this is left out.
+    #[arg(long, value_name = "GPUS", allow_negative_numbers = true)]
+    borrow: Option<u64>,
+    /// How many of its own its group may lend to others; all if this is left out.
+    #[arg(long, value_name = "GPUS", allow_negative_numbers = true)]
+    lend: Option<u64>,
+    /// Count only what its own clusters have on offer or on lease.
+    #[arg(long)]
+    hardware: bool,
+}
+
+impl Set {
+    fn body(&self) -> Outcome<QuotaSet> {
+        let amount = |gpus: u64| {
+            let milli = gpus.saturating_mul(GpuMilli::DEVICE.get());
+            let error = |_| Failure::usage(format!("{gpus} GPUs are too many for a quota"));
+            Whole::new(milli).map_err(error)
+        };
+        Ok(QuotaSet {
+            nominal: amount(self.gpus)?,
+            borrow_limit: self.borrow.map(amount).transpose()?,
+            lend_limit: self.lend.map(amount).transpose()?,
+            basis: if self.hardware { Basis::Hardware } else { Basis::Allowance },
+        })
+    }
 }
 
 impl Quota {
@@ -52,14 +78,15 @@ impl Quota {
                 let quotas = client.quotas(&Query::new().with("tenant", tenant))?;
                 list(context, &quotas)
             }
-            Quota::Set(Set { tenant, model, gpus }) => {
-                let nominal = Whole::new(gpus.saturating_mul(GpuMilli::DEVICE.get()))
-                    .map_err(|_| Failure::usage(format!("{gpus} GPUs are too many for a quota")))?;
-                let quota = client.set_quota(tenant, model, &QuotaSet::of(nominal))?;
+            Quota::Set(set) => {
+                let quota = client.set_quota(set.tenant, set.model, &set.body()?)?;
                 let fields = [
                     ("tenant", quota.tenant.to_string()),
                     ("gpu", quota.model.to_string()),
                     ("quota", show_gpus(GpuMilli::new(quota.nominal))),
+                    ("borrows at most", limit(quota.borrow_limit)),
+                    ("lends at most", limit(quota.lend_limit)),
+                    ("rests on", amounts::word(&quota.basis)),
                 ];
                 context.printer.item(&quota, &fields)
             }
@@ -67,21 +94,41 @@ impl Quota {
     }
 }
 
+/// GPUs, or a dash if they are not known.
+fn shown(milli: Option<u64>) -> String {
+    milli.map_or_else(|| "-".to_owned(), |milli| show_gpus(GpuMilli::new(milli)))
+}
+
+/// A limit, or that there is none.
+fn limit(milli: Option<u64>) -> String {
+    milli.map_or_else(|| "all".to_owned(), |milli| show_gpus(GpuMilli::new(milli)))
+}
+
 fn list(context: &Context, quotas: &[QuotaView]) -> Outcome<()> {
     let columns = [
         Column::text("TENANT"),
         Column::text("GPU"),
         Column::number("QUOTA"),
+        Column::number("COUNTS"),
         Column::number("HELD"),
+        Column::number("BORROWED"),
+        Column::number("LEFT"),
+        Column::number("BORROW"),
+        Column::number("LEND"),
     ];
     let mut table = Table::new(&columns, "no quotas are set");
     for quota in quotas {
-        let held = quota.held.map_or_else(|| "-".to_owned(), |held| show_gpus(GpuMilli::new(held)));
+        let figure = |of: fn(&QuotaFigures) -> u64| shown(quota.figures.as_ref().map(of));
         table.row([
             quota.tenant.to_string(),
             quota.model.to_string(),
             show_gpus(GpuMilli::new(quota.nominal)),
-            held,
+            figure(|figures| figures.counts),
+            shown(quota.held),
+            figure(|figures| figures.borrowed),
+            figure(|figures| figures.left),
+            limit(quota.borrow_limit),
+            limit(quota.lend_limit),
         ]);
     }
     context.printer.list(&quotas, &table)

@@ -1,18 +1,22 @@
-//! `sublet tenant`: who pays or earns.
+//! `sublet tenant`: who pays or earns, in which group, and on what terms.
 
 use clap::{Args, Subcommand};
-use sublet_protocol::api::{TenantCreate, TenantView};
+use sublet_protocol::api::{
+    BudgetSet, Money, ParentSet, ParentView, TenantCreate, TenantView, TermsSet, Whole,
+};
 use sublet_protocol::ids::TenantId;
+use sublet_protocol::money::MicroCredits;
 use sublet_protocol::units::GpuMilli;
 
-use super::amounts::{self, show_money};
+use super::amounts::{self, OrNone, show_money};
 use super::global::Context;
-use crate::failure::Outcome;
+use crate::client::Client;
+use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Table};
 use crate::suggest;
 use crate::units::show_gpus;
 
-/// Show and add tenants.
+/// Show, add and move tenants, and set their terms.
 #[derive(Debug, Subcommand)]
 pub(super) enum Tenant {
     /// Show all tenants.
@@ -21,6 +25,10 @@ pub(super) enum Tenant {
     Show(Show),
     /// Add a tenant.
     Create(Create),
+    /// Set weight and budgets.
+    Set(Set),
+    /// Move a tenant, with all below it, to another group.
+    Move(Move),
 }
 
 /// Show one tenant.
@@ -42,26 +50,133 @@ pub(super) struct Create {
     parent: Option<TenantId>,
 }
 
+/// Set weight and budgets. What is not named stays as it is.
+#[derive(Debug, Args)]
+pub(super) struct Set {
+    /// Whose.
+    #[arg(value_parser = amounts::tenant)]
+    id: TenantId,
+    /// How much it counts when capacity is shared: 1 is usual, 2 is entitled to twice as much, 0
+    /// borrows only what nobody else wants.
+    #[arg(long, value_parser = amounts::weight, allow_negative_numbers = true)]
+    weight: Option<Whole<0, 1_000_000>>,
+    /// Most that its leases, and those of all tenants below it, may cost in a calendar month (UTC),
+    /// as 1250.50; or none.
+    #[arg(long, value_parser = amounts::money_or_none, allow_negative_numbers = true)]
+    budget: Option<OrNone<MicroCredits>>,
+    /// Most GPU-hours that they may take in a calendar month (UTC); or none.
+    #[arg(long, value_parser = amounts::hours_or_none, allow_negative_numbers = true)]
+    gpu_hours: Option<OrNone<u64>>,
+}
+
+/// Move a tenant.
+#[derive(Debug, Args)]
+pub(super) struct Move {
+    /// Which tenant.
+    #[arg(value_parser = amounts::tenant)]
+    id: TenantId,
+    /// The group it goes to.
+    #[arg(long, value_parser = amounts::tenant, required_unless_present = "top")]
+    parent: Option<TenantId>,
+    /// Out of every group.
+    #[arg(long, conflicts_with = "parent")]
+    top: bool,
+}
+
 impl Tenant {
     /// Does it.
     pub(super) fn run(self, context: &Context) -> Outcome<()> {
         let client = context.client()?;
         let tenant = match self {
             Tenant::List => return list(context, &client.tenants()?),
-            Tenant::Show(Show { id }) => match client.tenant(id)? {
-                Some(tenant) => tenant,
-                None => {
-                    let known = client.tenants()?;
-                    let known: Vec<String> = known.iter().map(|t| t.id.to_string()).collect();
-                    return Err(suggest::unknown("tenant", id.as_str(), &known));
-                }
-            },
+            Tenant::Show(Show { id }) => known(&client, id)?,
+            Tenant::Set(set) => set.run(&client)?,
+            Tenant::Move(Move { id, parent, top: _ }) => {
+                known(&client, id)?;
+                let moved = client.move_tenant(id, &ParentSet { parent })?;
+                return context.printer.item(&moved, &moved_fields(&moved));
+            }
             Tenant::Create(Create { id, parent }) => {
                 client.create_tenant(&TenantCreate { id, parent })?
             }
         };
         context.printer.item(&tenant, &fields(&tenant))
     }
+}
+
+/// The tenant; if there is none, an error that names the nearest.
+fn known(client: &Client, id: TenantId) -> Outcome<TenantView> {
+    if let Some(tenant) = client.tenant(id)? {
+        return Ok(tenant);
+    }
+    let known: Vec<String> = client.tenants()?.iter().map(|t| t.id.to_string()).collect();
+    Err(suggest::unknown("tenant", id.as_str(), &known))
+}
+
+impl Set {
+    fn run(self, client: &Client) -> Outcome<TenantView> {
+        if self.weight.is_none() && self.budget.is_none() && self.gpu_hours.is_none() {
+            return Err(Failure::usage("say what to set: --weight, --budget or --gpu-hours"));
+        }
+        let tenant = known(client, self.id)?;
+        let (time, money) = (&tenant.budget.gpu_seconds, &tenant.budget.money);
+        let currency = tenant.hold.currency;
+        let seconds = match self.gpu_hours {
+            None => time.limit,
+            Some(OrNone::None) => None,
+            Some(OrNone::Some(hours)) => Some(hours.saturating_mul(3_600)),
+        };
+        let too_many = |_| Failure::usage("these are more GPU-hours than a budget can have");
+        let budget = BudgetSet {
+            gpu_seconds: seconds.map(Whole::new).transpose().map_err(too_many)?,
+            money: match self.budget {
+                None => money.limit,
+                Some(OrNone::None) => None,
+                Some(OrNone::Some(amount)) => Some(Money::new(amount, currency)),
+            },
+        };
+        let weight = self.weight.unwrap_or_else(|| Whole::clamped(tenant.weight.into()));
+        client.set_terms(self.id, &TermsSet { weight, budget })?;
+        known(client, self.id)
+    }
+}
+
+fn moved_fields(moved: &ParentView) -> Vec<(&'static str, String)> {
+    let over = moved.over_admitted.iter().map(|over| {
+        format!("{} by {} {}", over.tenant, show_gpus(GpuMilli::new(over.excess)), over.model)
+    });
+    let over: Vec<String> = over.collect();
+    vec![
+        ("tenant", moved.tenant.to_string()),
+        ("parent", moved.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string())),
+        ("over quota", if over.is_empty() { "-".to_owned() } else { over.join("\n") }),
+    ]
+}
+
+/// Thousandths as a decimal without idle zeros.
+fn thousandths(value: u64) -> String {
+    let text = format!("{}.{:03}", value / 1_000, value % 1_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// What is used, held and left of a budget, if there is one.
+fn budget(tenant: &TenantView) -> String {
+    let (time, money) = (&tenant.budget.gpu_seconds, &tenant.budget.money);
+    let sum = |amount: Money| format!("{} {}", show_money(amount.amount), amount.currency);
+    let hours = |seconds: u64| format!("{} h", thousandths(seconds.saturating_mul(5) / 18));
+    let line = |[used, held]: [String; 2], limit: Option<[String; 2]>| match limit {
+        Some([limit, left]) => format!("{used} used, {held} held, {left} left of {limit}"),
+        None => format!("{used} used, {held} held, no limit"),
+    };
+    let money_line = line(
+        [sum(money.used), sum(money.held)],
+        money.limit.zip(money.left).map(|(limit, left)| [sum(limit), sum(left)]),
+    );
+    let time_line = line(
+        [hours(time.used), hours(time.held)],
+        time.limit.zip(time.left).map(|(limit, left)| [hours(limit), hours(left)]),
+    );
+    format!("{money_line}\n{time_line} of GPU")
 }
 
 fn quotas(tenant: &TenantView) -> Vec<String> {
@@ -98,6 +213,9 @@ fn fields(tenant: &TenantView) -> Vec<(&'static str, String)> {
         ("parent", tenant.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string())),
         ("created", tenant.created_at.to_string()),
         ("open requests", tenant.open_requests.to_string()),
+        ("weight", thousandths(tenant.weight.into())),
+        ("share", tenant.share.map_or_else(|| "without end".to_owned(), |s| s.to_string())),
+        ("spent this month", budget(tenant)),
         ("set aside", format!("{} {}", show_money(tenant.hold.amount), tenant.hold.currency)),
         ("quotas", quotas(tenant).join("\n")),
     ]

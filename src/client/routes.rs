@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 use sublet_protocol::api::{
-    AccountView, ClusterCreate, ClusterView, LeaseView, LedgerState, NodeView, OfferPage, PlanView,
-    PriceSet, PriceView, QuotaSet, QuotaView, RequestView, StatusView, TenantCreate, TenantView,
-    VerifyView, WhyView,
+    AccountView, ClusterCreate, ClusterView, LeaseView, LedgerState, NodeView, OfferPage,
+    ParentSet, ParentView, PlanView, PriceSet, PriceView, QuotaSet, QuotaView, RequestView,
+    StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId};
 use ureq::http::Method;
@@ -119,6 +119,16 @@ impl Client {
     /// Adds a tenant.
     pub(crate) fn create_tenant(&self, tenant: &TenantCreate) -> Outcome<TenantView> {
         self.change(&Method::POST, "/v1/tenants", Some(tenant))
+    }
+
+    /// Sets weight and budgets.
+    pub(crate) fn set_terms(&self, tenant: TenantId, terms: &TermsSet) -> Outcome<TermsView> {
+        self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/terms"), Some(terms))
+    }
+
+    /// Moves a tenant to another group.
+    pub(crate) fn move_tenant(&self, tenant: TenantId, to: &ParentSet) -> Outcome<ParentView> {
+        self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/parent"), Some(to))
     }
 
     /// The quotas.

@@ -170,4 +170,26 @@ fn tenants_clusters_prices_and_quotas_are_set_up() {
     let quota = ["quota", "set", "--tenant", "hooli", "--model", "h200", "4"];
     assert_eq!(home.json(&quota)["nominal"], 4_000);
     assert!(home.ok(&["quota", "list", "--tenant", "hooli"]).contains("h200"));
+    let limits = ["--borrow", "2", "--lend", "0", "--hardware"];
+    let set = home.json(&[&quota[..], &limits[..]].concat());
+    assert_eq!((&set["borrow_limit"], &set["lend_limit"]), (&2_000.into(), &0.into()));
+    assert_eq!(text(&set, "/basis"), "hardware");
+    home.ok(&["tenant", "create", "pool"]);
+    assert_eq!(home.json(&["tenant", "move", "hooli", "--parent", "pool"])["parent"], "pool");
+    let cycle = home.sublet(&["tenant", "move", "pool", "--parent", "hooli"]);
+    assert_eq!(cycle.code, 5, "{cycle:#?}");
+    let set = home.json(&["tenant", "set", "hooli", "--weight", "1.5", "--gpu-hours", "10"]);
+    assert_eq!(
+        (&set["weight"], &set["budget"]["gpu_seconds"]["left"]),
+        (&1_500.into(), &36_000.into())
+    );
+    let set = home.json(&["tenant", "set", "hooli", "--budget", "99.5", "--gpu-hours", "none"]);
+    assert_eq!(text(&set, "/budget/money/left/amount"), "99.500000");
+    assert_eq!(
+        (&set["weight"], &set["budget"]["gpu_seconds"]["limit"]),
+        (&1_500.into(), &Value::Null)
+    );
+    let nothing = home.sublet(&["tenant", "set", "hooli"]);
+    assert_eq!(nothing.code, 2, "{nothing:#?}");
+    assert!(home.ok(&["tenant", "show", "hooli"]).contains("99.50 EUR left"));
 }

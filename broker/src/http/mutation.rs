@@ -90,6 +90,14 @@ impl Change {
         }
     }
 
+    /// All of its events that `pick` finds.
+    pub(crate) fn all<T>(&self, pick: impl Fn(&Record) -> Option<T>) -> Vec<T> {
+        match self {
+            Change::Made(records) => records.iter().filter_map(pick).collect(),
+            Change::Nothing => Vec::new(),
+        }
+    }
+
     /// Refuses if what it made is a refused request.
     pub(crate) fn accepted(self) -> Result<Change, ApiError> {
         let refusal = self.find(|record| match &record.event {

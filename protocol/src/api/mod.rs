@@ -17,6 +17,7 @@ mod problem;
 mod registry;
 mod requests;
 mod status;
+mod terms;
 mod time;
 
 #[cfg(feature = "openapi")]
@@ -40,6 +41,10 @@ pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,
 };
 pub use status::{LeaseCounts, StatusView};
+pub use terms::{
+    BudgetSet, BudgetView, GpuSecondsSpent, MoneySpent, OverAdmitted, ParentSet, ParentView,
+    TermsSet, TermsView,
+};
 pub use time::{Time, TimeError};
 
 use serde::{Deserialize, Serialize};

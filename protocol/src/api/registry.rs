@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Money, Time, Whole};
+use super::{BudgetView, Money, Time, Whole};
 use crate::ids::{ClusterId, GpuModel, NodeId, Region, TenantId};
 use crate::quotas::{Basis, Quota};
 use crate::requests::Tier;
@@ -31,6 +31,13 @@ pub struct TenantView {
     pub parent: Option<TenantId>,
     /// When it was added.
     pub created_at: Time,
+    /// How much it counts when capacity is shared, in thousandths.
+    pub weight: u32,
+    /// What it borrows of what its group can lend, of the model where that is most, in thousandths by
+    /// its weight; none if its weight is zero and it borrows.
+    pub share: Option<u64>,
+    /// What it spends this month, with all tenants below it.
+    pub budget: BudgetView,
     /// Its quotas, by model.
     pub quotas: Vec<QuotaView>,
     /// Its requests that wait or are granted.

@@ -129,7 +129,9 @@ fn a_record_survives_its_json_form() {
         "cause": "c-00000000000000000000000001",
         "actor": {"operator": {"subject": "ops@example", "key": "k1"}},
         "kind": "quota_set",
-        "event": {"quota_set": {"tenant": "acme", "model": "h200", "nominal": 8000}},
+        "event": {"quota_set": {"tenant": "acme", "model": "h200", "quota": {
+            "nominal": 8000, "borrow_limit": null, "lend_limit": 2000, "basis": "hardware",
+        }}},
     });
     let view: RecordView = from_value(json.clone()).unwrap();
     assert_eq!(to_value(RecordView::from(view.to_record())).unwrap(), json);

@@ -1,5 +1,7 @@
 //! The rules as given/when/then, one file per subject, and a walk that tries everything.
 
+mod budgets;
+mod fairness;
 mod leader;
 mod leases;
 mod matching;
@@ -7,6 +9,7 @@ mod partition;
 mod peers;
 mod plans;
 mod preemption;
+mod quotas;
 mod recalls;
 mod requests;
 mod stalled;

@@ -11,6 +11,7 @@ mod prices;
 mod requests;
 mod status;
 mod tenants;
+mod terms;
 mod watch;
 mod why;
 
@@ -50,6 +51,8 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(tenants::list, tenants::create))
         .routes(routes!(tenants::show))
         .routes(routes!(tenants::set_quota))
+        .routes(routes!(terms::set))
+        .routes(routes!(terms::move_to))
         .routes(routes!(tenants::quotas))
         .routes(routes!(clusters::list, clusters::create))
         .routes(routes!(clusters::nodes))

@@ -1,6 +1,6 @@
 //! Changes and their keys.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sublet_protocol::events::Event;
 
 use super::support::{Call, World};
@@ -81,7 +81,8 @@ async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
     let quota = Call::new("PUT", "/v1/tenants/globex/quotas/h200").operator().key("q");
     let quota = quota.json(&json!({"nominal": 4_000}));
     let set = world.call(quota.clone()).await.expect(200).json();
-    let expected = json!({"tenant": "globex", "model": "h200", "nominal": 4_000});
+    let expected = json!({"tenant": "globex", "model": "h200", "nominal": 4_000,
+        "borrow_limit": null, "lend_limit": null, "basis": "allowance"});
     assert_eq!(set, expected);
     // What it is already changes nothing but is remembered, so that it changes nothing later.
     let before = world.records();
@@ -116,6 +117,42 @@ async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
     assert_eq!(second["per_gpu_hour"], json!({"amount": "1.250000", "currency": "EUR"}));
     let prices = world.call(Call::get("/v1/prices?owner=globex").operator()).await.json();
     assert_eq!(prices["items"], json!([second]));
+}
+
+#[tokio::test]
+async fn terms_and_places_are_set_shown_and_answered_again_under_their_key() {
+    let world = World::new().await;
+    let put =
+        |path: &str, key: &str, body: Value| Call::new("PUT", path).operator().key(key).json(&body);
+    let budget = json!({"gpu_seconds": 7_200, "money": {"amount": "5.000000", "currency": "EUR"}});
+    let terms = json!({"weight": 2_000, "budget": budget});
+    let call = put("/v1/tenants/initech/terms", "t", terms.clone());
+    let set = world.call(call.clone()).await.expect(200);
+    assert_eq!(set.json(), json!({"tenant": "initech", "weight": 2_000, "budget": budget}));
+    let before = world.records();
+    assert_eq!(world.call(call).await.expect(200).bytes, set.bytes, "the key makes them one");
+    assert_eq!(world.records(), before);
+    let show = world.call(Call::get("/v1/tenants/initech").operator()).await.expect(200).json();
+    assert_eq!(show["weight"], 2_000);
+    let spent = json!({"limit": 7_200, "used": 0, "held": 0, "left": 7_200});
+    assert_eq!(show["budget"]["gpu_seconds"], spent);
+    assert_eq!(show["budget"]["money"]["left"], json!({"amount": "5.000000", "currency": "EUR"}));
+
+    let quota = |key: &str, body: Value| put("/v1/tenants/acme/quotas/a100", key, body);
+    let limits = json!({"nominal": 8_000, "borrow_limit": 2_000, "lend_limit": 0});
+    let set = world.call(quota("q", limits)).await.expect(200).json();
+    assert_eq!((&set["borrow_limit"], &set["lend_limit"]), (&json!(2_000), &json!(0)));
+    let moved = put("/v1/tenants/initech/parent", "m", json!({"parent": "acme"}));
+    let moved = world.call(moved).await.expect(200).json();
+    assert_eq!(moved, json!({"tenant": "initech", "parent": "acme", "over_admitted": []}));
+    let cycle = put("/v1/tenants/acme/parent", "c", json!({"parent": "initech"}));
+    assert_eq!(world.call(cycle).await.expect(409).code(), "TENANT_CYCLE");
+    let quotas = world.call(Call::get("/v1/quotas?tenant=initech").operator()).await.json();
+    let figures = &quotas["items"][0]["figures"];
+    // Its group has 8 of its own and 8 of the tenant's.
+    assert_eq!((&figures["lendable"], &figures["left"]), (&json!(16_000), &json!(16_000)));
+    let out = put("/v1/tenants/initech/parent", "o", json!({"parent": null}));
+    assert_eq!(world.call(out).await.expect(200).json()["parent"], json!(null));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod offers;
 mod registry;
 mod requests;
 mod spec;
+mod terms;
 pub(crate) mod texts;
 
 pub(crate) use leases::lease;
@@ -15,3 +16,4 @@ pub(crate) use registry::{
 };
 pub(crate) use requests::request;
 pub(crate) use spec::{from_body, money};
+pub(crate) use terms::{over_admitted, terms, terms_set};

@@ -10,10 +10,12 @@ use sublet_protocol::capacity::SliceId;
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, TenantId};
 use sublet_protocol::money::{Currency, MicroCredits, Price};
-use sublet_protocol::quotas::Quota;
+use sublet_protocol::quotas::{Quota, Weight};
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
+
+use super::terms;
 
 /// A tenant as it is now.
 pub(crate) fn tenant(id: TenantId, tenant: &Tenant, state: &State) -> TenantView {
@@ -22,6 +24,9 @@ pub(crate) fn tenant(id: TenantId, tenant: &Tenant, state: &State) -> TenantView
         id,
         parent: state.tree().node(id).and_then(quota::Node::parent),
         created_at: Time(tenant.created_at()),
+        weight: state.tree().node(id).map_or(0, |node| node.terms().weight.get()),
+        share: terms::share(id, state),
+        budget: terms::budget(id, state),
         quotas: quotas(id, tenant, state).collect(),
         open_requests: tenant.open_requests(),
         hold: Money::new(tenant.hold(), currency),
@@ -70,6 +75,9 @@ pub(crate) fn tenant_created(record: &Record, currency: Currency) -> Option<Tena
         id: *tenant,
         parent: *parent,
         created_at: Time(record.time),
+        weight: Weight::ONE.get(),
+        share: Some(0),
+        budget: terms::budget_of_none(record.time, currency),
         quotas: Vec::new(),
         open_requests: 0,
         hold: Money::new(MicroCredits::ZERO, currency),

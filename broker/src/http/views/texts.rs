@@ -70,7 +70,7 @@ pub(crate) const fn wait_code(reason: WaitReason) -> &'static str {
 pub(crate) const fn wait_reason(reason: WaitReason) -> &'static str {
     match reason {
         WaitReason::NoCapacity => "everything that would fit is taken",
-        WaitReason::Quota => "the tenant's quota for the model is used up",
+        WaitReason::Quota => "quotas leave too little of the model, the tenant's or its group's",
         WaitReason::BorrowLimit => "the limit on borrowed capacity is reached",
         WaitReason::Budget => "the budget of the period would not cover the worst case",
         WaitReason::Price => "every posted price is above the cap, or none is posted",
@@ -97,6 +97,12 @@ pub(crate) const fn wait_reason(reason: WaitReason) -> &'static str {
 pub(crate) const fn wait_change(reason: WaitReason) -> Option<&'static str> {
     match reason {
         WaitReason::Quota => Some("end a lease of the model, ask for less, or ask for more quota"),
+        WaitReason::BorrowLimit => {
+            Some("end a lease of the model, ask for less, or ask for a higher borrow limit")
+        }
+        WaitReason::Budget => Some(
+            "ask for a shorter lease or fewer GPUs, for a larger budget, or wait for next month",
+        ),
         WaitReason::Price => Some("raise or drop max_price"),
         WaitReason::Model => Some("allow more GPU models"),
         WaitReason::Memory => Some("ask for less device memory"),
@@ -106,8 +112,6 @@ pub(crate) const fn wait_change(reason: WaitReason) -> Option<&'static str> {
         WaitReason::Topology => Some("ask for fewer slices or a wider placement"),
         WaitReason::Isolation => Some("choose another class of work"),
         WaitReason::NoCapacity
-        | WaitReason::BorrowLimit
-        | WaitReason::Budget
         | WaitReason::Capability
         | WaitReason::LenderPolicy
         | WaitReason::Breaker
