@@ -64,6 +64,30 @@ impl Outbox {
         self.0.push_front(message);
     }
 
+    /// Brings what makes `old` pointless to the front. Says whether there is any: then `old` must not
+    /// be said again.
+    pub fn bring_forward(&mut self, old: &Up) -> bool {
+        let place = self.0.iter().position(|one| replaces(one, old));
+        let newer = place.and_then(|place| self.0.remove(place));
+        let is_there = newer.is_some();
+        if let Some(newer) = newer {
+            self.0.push_front(newer);
+        }
+        is_there
+    }
+
+    /// How many messages wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The oldest message.
     pub fn pop(&mut self) -> Option<Up> {
         self.0.pop_front()
@@ -151,6 +175,18 @@ mod tests {
         assert_eq!(outbox.pop(), Some(end(2)));
         outbox.push_first(end(3));
         assert_eq!(drain(&mut outbox), [end(3), Up::Hello]);
+    }
+
+    #[test]
+    fn an_unanswered_message_gives_way_to_the_newer_word_that_waits() {
+        let mut outbox = Outbox::default();
+        for message in [rescind(2, 1), rescind(1, 2)] {
+            outbox.push(message);
+        }
+        assert!(!outbox.bring_forward(&rescind(3, 1)), "nothing is said of that slice");
+        assert!(outbox.bring_forward(&rescind(1, 1)));
+        assert_eq!(drain(&mut outbox), [rescind(1, 2), rescind(2, 1)]);
+        assert!(outbox.is_empty() && !outbox.bring_forward(&rescind(1, 1)));
     }
 
     #[test]

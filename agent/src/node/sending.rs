@@ -151,6 +151,10 @@ impl Sending {
             self.outbox.drop_output();
             return Answer::TryAgain;
         }
+        // A newer word that came while this one was under way takes its place (LA6).
+        if reply == Reply::Later && self.outbox.bring_forward(&current.message) {
+            return Answer::TryAgain;
+        }
         if reply == Reply::Later {
             let state = State::Resting(Instant::now() + self.retry_pause);
             self.current = Some(Current { state, ..current });
