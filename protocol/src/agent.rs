@@ -318,6 +318,14 @@ pub enum Down {
         /// At most [`WORKLOAD_MAX`](crate::requests::WORKLOAD_MAX).
         bytes: Vec<u8>,
     },
+    /// An offer that the agent reported as open stands no longer: if it still holds, it must be made
+    /// anew.
+    OfferAgain {
+        /// Which slice.
+        slice: SliceId,
+        /// The generation that was reported.
+        generation: u64,
+    },
 }
 
 impl Down {
@@ -332,6 +340,7 @@ impl Down {
             Down::Ended { .. } => "ended",
             Down::Resync => "resync",
             Down::Workload { .. } => "workload",
+            Down::OfferAgain { .. } => "offer_again",
         }
     }
 }

@@ -159,7 +159,7 @@ impl Session {
 
     /// LA2 and the bought end; killing what should be dead; giving up what can no longer start.
     pub(super) fn end_what_is_due(&mut self, now: Millis, out: &mut Vec<Effect>) {
-        let is_due = |held: &&Held| held.due().is_some_and(|due| due <= now);
+        let is_due = |held: &&Held| self.due_of(held).is_some_and(|due| due <= now);
         let is_left = |held: &&Held| self.leaves_out(Mutation::NoSelfStop) && held.has_guest();
         let due = self.held.values().filter(is_due).filter(|held| !is_left(held));
         let due: Vec<GuestKey> = due.map(Held::key).collect();
@@ -172,6 +172,27 @@ impl Session {
                 let grace = held.grace();
                 self.end(now, key, grace, out);
             }
+        }
+    }
+
+    /// When something must be done with a member without being asked.
+    pub(super) fn due_of(&self, held: &Held) -> Option<Millis> {
+        let due = held.due();
+        match held.stage {
+            Stage::Starting { lives } | Stage::Running { lives }
+                if self.leaves_out(Mutation::StopsEarly) =>
+            {
+                let answered = lives.live_until.saturating_sub(held.terms.ttl.as_millis());
+                let hasty =
+                    answered.saturating_add(Millis::new(held.terms.renew.as_millis().get() * 2));
+                due.map(|due| due.min(hasty))
+            }
+            Stage::Confirmed { .. }
+            | Stage::Waiting { .. }
+            | Stage::Starting { .. }
+            | Stage::Running { .. }
+            | Stage::Stopping { .. }
+            | Stage::Gone { .. } => due,
         }
     }
 

@@ -92,6 +92,11 @@ impl Session {
         self.held.insert(slice, Held { terms: terms.clone(), workload, stage, clock, rest });
         out.push(Effect::Send(Up::Confirm { lease, slice, token, nonce: now }));
         self.take_early_workload(now, lease, token, out);
+        if self.leaves_out(Mutation::StartsUnasked) {
+            let live_until = now.saturating_add(terms.ttl.as_millis());
+            let ends_at = now.saturating_add(terms.duration.as_millis());
+            self.start(now, GuestKey { slice, token }, Lives { live_until, ends_at }, out);
+        }
     }
 
     /// The token is raised, so that the same grant stays refused whatever happens meanwhile.

@@ -134,7 +134,7 @@ pub struct Session {
     renewed_at: Millis,
     inventory_at: Millis,
     #[cfg(feature = "mutations")]
-    mutation: Option<Mutation>,
+    mutations: &'static [Mutation],
 }
 
 impl Session {
@@ -156,7 +156,7 @@ impl Session {
             renewed_at: now,
             inventory_at: now,
             #[cfg(feature = "mutations")]
-            mutation: None,
+            mutations: &[],
         };
         // The broker ends at the hello what it still counts as running: its use must be there first.
         let mut out = Vec::new();
@@ -185,6 +185,9 @@ impl Session {
             Down::Resync => {
                 self.send_inventory(now, &mut out);
                 self.send_renewal(now, &mut out);
+            }
+            Down::OfferAgain { slice, generation } => {
+                self.on_offer_lapsed(now, slice, generation, &mut out);
             }
             Down::Workload { lease, token, bytes } => {
                 self.on_workload(now, lease, token, bytes, &mut out);
@@ -259,7 +262,7 @@ impl Session {
     pub fn next_due(&self) -> Millis {
         let is_waited_for =
             |held: &&Held| !self.leaves_out(Mutation::NoSelfStop) || !held.has_guest();
-        let held = self.held.values().filter(is_waited_for).filter_map(Held::due);
+        let held = self.held.values().filter(is_waited_for).filter_map(|one| self.due_of(one));
         let offers = self.offers.values().filter_map(Offer::due);
         let soonest = held.chain(offers).chain(self.renewal_due()).min();
         soonest.map_or(self.inventory_at, |due| due.min(self.inventory_at))

@@ -31,19 +31,23 @@ pub enum Mutation {
     NoSelfStop,
     /// Nothing ends because of strangers or faults (LA4).
     ForeignIgnored,
+    /// A guest starts when it is granted, without the activation (LA6).
+    StartsUnasked,
+    /// A guest is stopped when two renewals were not answered (LA6).
+    StopsEarly,
     /// A bug that was: a refused report of an end makes the agent forget the use.
     ForgetsRefused,
 }
 
 #[cfg(feature = "mutations")]
 impl Session {
-    /// Leaves a rule out from now on.
-    pub const fn leave_out(&mut self, mutation: Mutation) {
-        self.mutation = Some(mutation);
+    /// Leaves these rules out from now on.
+    pub const fn leave_out(&mut self, mutations: &'static [Mutation]) {
+        self.mutations = mutations;
     }
 
     pub(super) fn leaves_out(&self, mutation: Mutation) -> bool {
-        self.mutation == Some(mutation)
+        self.mutations.contains(&mutation)
     }
 }
 

@@ -111,6 +111,22 @@ impl Session {
         }
     }
 
+    /// The broker ended an offer, by its time or because it had not heard this agent.
+    pub(super) fn on_offer_lapsed(
+        &mut self,
+        now: Millis,
+        slice: SliceId,
+        generation: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        if let Some(offer) = self.offers.get_mut(&slice)
+            && offer.open_generation() == Some(generation)
+        {
+            offer.close();
+            self.offer_if_idle(now, slice, out);
+        }
+    }
+
     fn may_offer(&self, slice: SliceId) -> bool {
         let is_idle = self.condition.get(&slice.device) == Some(&Condition::Idle);
         let overlaps =

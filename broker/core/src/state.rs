@@ -86,10 +86,10 @@ pub struct State {
     pub(crate) operator_keys: u32,
     pub(crate) due: BTreeSet<(Timestamp, Due)>,
     pub(crate) preempted: LastHour,
-    /// A rule that is left out; no part of the state.
+    /// Rules that are left out; no part of the state.
     #[cfg(feature = "mutations")]
     #[serde(skip)]
-    pub(crate) mutation: Option<crate::mutation::Mutation>,
+    pub(crate) mutations: &'static [crate::mutation::Mutation],
 }
 
 impl State {

@@ -122,6 +122,7 @@ impl Agent {
                 Down::Activated { .. }
                 | Down::Renewed { .. }
                 | Down::Resync
+                | Down::OfferAgain { .. }
                 | Down::Workload { .. } => {}
             }
         }

@@ -78,8 +78,9 @@ pub fn down() -> Vec<(String, DownEnvelope)> {
         Down::Ended { slice, token },
         Down::Resync,
         Down::Workload { lease, token, bytes: b"{}".to_vec() },
+        Down::OfferAgain { slice, generation: 7 },
     ];
-    assert_eq!(bodies.len(), 7, "a message down has no sample");
+    assert_eq!(bodies.len(), 8, "a message down has no sample");
     let envelope = |body: Down| {
         let name = body.kind().to_owned();
         (name, DownEnvelope { cluster: cluster(), node: node(), term: 3, body })

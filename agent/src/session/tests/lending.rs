@@ -125,6 +125,16 @@ fn everything_offered_and_held_is_told_every_period_and_when_asked() {
 }
 
 #[test]
+fn what_lapsed_at_the_broker_is_offered_anew_if_it_still_holds() {
+    let mut bench = Bench::idle();
+    let lapsed = |generation| Down::OfferAgain { slice: slice(1), generation };
+    assert_eq!(offers(&bench.hear(lapsed(1))), [(1, 2)]);
+    assert_eq!(bench.hear(lapsed(1)), [], "that one was replaced");
+    bench.see(Observation::OwnerArrived(DeviceId::new(1)));
+    assert_eq!(bench.hear(lapsed(2)), [], "the owner is there");
+}
+
+#[test]
 fn use_is_kept_before_it_is_told_and_never_falls() {
     let mut bench = Bench::running(7);
     let mut last = Millis::ZERO;

@@ -24,7 +24,7 @@ use crate::state::{LeaseStage, Offer, Request, RequestStage, State};
 pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
     let id = group.request();
     let request = state.requests.get(&id).ok_or(Rejection::RequestMissing)?;
-    if !request.is_waiting() {
+    if !request.is_waiting() && !state.leaves_out(Mutation::GrantedAgain) {
         return Err(Rejection::RequestNotWaiting);
     }
     if request.is_paused(now) {
@@ -54,10 +54,11 @@ fn offer_of<'a>(
     };
     let offer = state.offers.get(&slice).or_else(divisible);
     let offer = offer.ok_or(Rejection::OfferMissing)?;
-    if offer.terms.generation != member.generation {
+    let is_meant = offer.terms.generation == member.generation;
+    if !is_meant && !state.leaves_out(Mutation::AnyGeneration) {
         return Err(Rejection::OfferOld);
     }
-    if offer.expires_at <= now {
+    if offer.expires_at <= now && !state.leaves_out(Mutation::ExpiredOffer) {
         return Err(Rejection::OfferExpired);
     }
     let on_device = |other: &SliceId| SliceId { part: Part::Whole, ..*other } == whole;
@@ -233,7 +234,9 @@ fn terms(
         recall_notice: Seconds::ZERO,
     };
     let hold = money::cost_half_even(terms.price, terms.gpu_total(), terms.duration.as_millis());
-    terms.hold = hold.ok_or(Rejection::CostTooLarge)?;
+    if !state.leaves_out(Mutation::NoHold) {
+        terms.hold = hold.ok_or(Rejection::CostTooLarge)?;
+    }
     let held = state.tenants.get(&request.tenant).ok_or(Rejection::TenantMissing)?.hold;
     held.checked_add(terms.hold).ok_or(Rejection::CostTooLarge)?;
     Ok(terms)

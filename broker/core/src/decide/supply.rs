@@ -82,6 +82,9 @@ fn vacate(
     let mut events: Vec<Event> = offers_on(state, cluster, node)
         .map(|(slice, generation)| Event::OfferRescinded { slice, generation, reason })
         .collect();
+    if reason == RescindReason::NewBoot && state.leaves_out(Mutation::NoVacancy) {
+        return events;
+    }
     let mut gone: BTreeMap<LeaseId, Vec<SliceId>> = BTreeMap::new();
     for (lease, slice) in state.leases_on(cluster, node) {
         gone.entry(lease).or_default().push(slice);
@@ -204,7 +207,7 @@ fn check_device(state: &State, offer: &OfferTerms) -> Result<(), Rejection> {
             Origin::Carved => offer.division.allows(member.capacity.isolation),
             Origin::Offered => !overlaps(other.part) && member.capacity.isolation == isolation,
         });
-        if !stands {
+        if !stands && !state.leaves_out(Mutation::OfferOfLeased) {
             return Err(Rejection::SliceLeased);
         }
     }

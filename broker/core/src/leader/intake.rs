@@ -1,6 +1,7 @@
 //! Agents' messages: what they ask becomes a command, what they report becomes soft state.
 
 use sublet_protocol::agent::{Alive, Down, Held, Reply, Up, UpEnvelope};
+use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::{Command, Outcome};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::refusals::Rejection;
@@ -102,7 +103,9 @@ impl Leader {
     ) -> Vec<Effect> {
         let (nonce, held) = match &message.body {
             Up::Renew { nonce, held } => (*nonce, held),
-            Up::Inventory { held, .. } => return self.on_inventory(state, now, message, held),
+            Up::Inventory { offered, held } => {
+                return self.on_inventory(state, now, message, (offered, held));
+            }
             _other => return Vec::new(),
         };
         let own = |held: &&Held| node_of(held.slice) == (message.cluster, message.node);
@@ -130,9 +133,10 @@ impl Leader {
         state: &State,
         now: Timestamp,
         message: &UpEnvelope,
-        held: &[Held],
+        (offered, held): (&[(SliceId, u64)], &[Held]),
     ) -> Vec<Effect> {
         let mut effects = self.disown(state, now, message, held);
+        effects.extend(lapsed(state, message, offered));
         let (cluster, node) = (message.cluster, message.node);
         let unheld: Vec<_> = state
             .leases_on(cluster, node)
@@ -174,6 +178,25 @@ impl Leader {
         }
         effects
     }
+}
+
+/// Offers that an agent believes to stand and that do not: they ran out, or the agent was counted as
+/// silent. One that the state has not seen is on its way; one that is granted is none of these.
+fn lapsed(state: &State, message: &UpEnvelope, offered: &[(SliceId, u64)]) -> Vec<Effect> {
+    let to = (message.cluster, message.node);
+    let Some(node) = state.nodes.get(&to) else { return Vec::new() };
+    if state.leaves_out(Mutation::OffersLapse) {
+        return Vec::new();
+    }
+    let is_lapsed = |slice: &SliceId, generation: u64| {
+        node.generations.get(&(slice.device, slice.part)) == Some(&generation)
+            && !state.offers.contains_key(slice)
+            && !state.leased.contains_key(slice)
+    };
+    let own = offered.iter().filter(|(slice, _)| node_of(*slice) == to);
+    let gone = own.filter(|(slice, generation)| is_lapsed(slice, *generation));
+    let message = |slice, generation| Down::OfferAgain { slice, generation };
+    gone.map(|(slice, at)| Effect::Send { to, message: message(*slice, *at) }).collect()
 }
 
 fn is_registered(state: &State, message: &UpEnvelope) -> bool {

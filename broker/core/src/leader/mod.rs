@@ -25,6 +25,7 @@ use sublet_protocol::units::{Millis, Seconds, Timestamp};
 pub use clocks::{AgentClock, ClockChange, ClockState};
 
 use crate::matching::{Limits, Preemption};
+use crate::mutation::Mutation;
 use crate::state::State;
 
 /// An unanswered message is sent again after this long.
@@ -74,6 +75,21 @@ pub enum Intake {
     Clock,
     /// Guest output: hand it to whoever listens, answer `Done`.
     Output,
+}
+
+/// How much a leader keeps beside the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backlog {
+    /// Leases that must be spoken of, now or later.
+    pub attention: usize,
+    /// Leases of whose end somebody must be told.
+    pub told: usize,
+    /// Leases whose use has grown since it was last committed.
+    pub usage: usize,
+    /// Members whose confirmation is to be answered.
+    pub nonces: usize,
+    /// Agents.
+    pub agents: usize,
 }
 
 /// A lease's members as they must be told of its end.
@@ -142,6 +158,18 @@ impl Leader {
         self.term
     }
 
+    /// How much it keeps; all of it is bounded by what is in the state (INV-14).
+    #[must_use]
+    pub fn backlog(&self) -> Backlog {
+        Backlog {
+            attention: self.attention_at.len().max(self.attention.len()),
+            told: self.told.len(),
+            usage: self.usage.len(),
+            nonces: self.nonces.len(),
+            agents: self.heard.len().max(self.unheard.len()),
+        }
+    }
+
     /// Committed records: what must be told at once, and what is worth a plan.
     pub fn on_records(&mut self, state: &State, now: Timestamp, records: &[Record]) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -161,7 +189,7 @@ impl Leader {
                 Event::LeaseActivated { lease, .. } => {
                     effects.extend(self.activated(state, *lease, now));
                 }
-                Event::LeaseEnded { lease, .. } => effects.extend(self.ended(*lease)),
+                Event::LeaseEnded { lease, .. } => effects.extend(self.ended(state, *lease)),
                 Event::NodeRegistered { cluster, node, .. } => {
                     self.hear((*cluster, *node), now);
                 }
@@ -179,7 +207,9 @@ impl Leader {
             true => Preemption::Allowed,
             false => Preemption::Suspended,
         };
-        let closed = self.unheard.iter().copied().chain(self.clocks.far()).collect();
+        let is_rash = state.leaves_out(Mutation::UnheardGranted);
+        let unheard = self.unheard.iter().copied().filter(|_| !is_rash);
+        let closed = unheard.chain(self.clocks.far()).collect();
         Limits { closed, preemption, typical: None }
     }
 
@@ -207,6 +237,9 @@ impl Leader {
 
     /// Whether enough agents have reported, or enough time has passed, to judge who is silent.
     fn is_warm(&self, state: &State, now: Timestamp) -> bool {
+        if state.leaves_out(Mutation::NoWarmUp) {
+            return true;
+        }
         let awake = state.nodes().iter().filter(|(_, node)| !node.is_silent());
         let (count, unheard) = awake.fold((0_usize, 0_usize), |(count, unheard), (id, _)| {
             (count + 1, unheard + usize::from(self.unheard.contains(id)))

@@ -6,6 +6,7 @@ use sublet_protocol::leases::EndReason;
 use sublet_protocol::units::Timestamp;
 
 use super::{Effect, Leader, RESEND, node_of};
+use crate::mutation::Mutation;
 use crate::state::{Lease, LeaseStage, State};
 
 impl Leader {
@@ -64,7 +65,10 @@ impl Leader {
     }
 
     /// The books are closed: agents may forget what they kept for them (LB3).
-    pub(super) fn ended(&mut self, id: LeaseId) -> Vec<Effect> {
+    pub(super) fn ended(&mut self, state: &State, id: LeaseId) -> Vec<Effect> {
+        if state.leaves_out(Mutation::KeepsEnded) {
+            return Vec::new();
+        }
         self.forget(id);
         self.usage.remove(&id);
         self.unused.forget(id);

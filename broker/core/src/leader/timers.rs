@@ -5,6 +5,7 @@ use sublet_protocol::ids::{ClusterId, NodeId};
 use sublet_protocol::units::Timestamp;
 
 use super::{ALL_SILENT_MIN, Effect, Leader, PLAN_INTERVAL, SILENCE_INTERVAL, USAGE_INTERVAL};
+use crate::mutation::Mutation;
 use crate::state::State;
 
 impl Leader {
@@ -61,7 +62,8 @@ impl Leader {
         let silent = awake.clone().filter(|(id, _)| is_silent(id));
         let (awake_count, silent_count) = (awake.count(), silent.clone().count());
         // All at once: more likely the broker is cut off than every agent dead. Nothing is expired.
-        if awake_count >= ALL_SILENT_MIN && silent_count == awake_count {
+        let are_all = awake_count >= ALL_SILENT_MIN && silent_count == awake_count;
+        if are_all && !state.leaves_out(Mutation::AllSilent) {
             return Vec::new();
         }
         let commands = silent.map(|((cluster, node), known)| Command::DeclareSilent {

@@ -203,6 +203,27 @@ fn a_new_leader_grants_only_what_its_agents_have_reported_and_recalls_nothing_wh
 }
 
 #[test]
+fn an_agent_that_was_silent_is_asked_for_the_offers_that_lapsed_and_for_no_others() {
+    let mut world = World::with_nodes(1);
+    let (mut leader, _) = Leader::new(1, &world.state, world.now);
+    let generation = world.state.offers()[&gpu(0)].terms().generation;
+    let report = |generation| {
+        let offered = vec![(gpu(0), generation)];
+        message(0, Up::Inventory { offered, held: vec![] })
+    };
+    let asked = |leader: &mut Leader, world: &World, generation| {
+        let effects = leader.after_barrier(&world.state, world.now, &report(generation));
+        sent(&effects).into_iter().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mut leader, &world, generation), [], "it stands");
+    let silent = Command::DeclareSilent { cluster: cluster(), node: node(0), boot: Boot::new(1) };
+    world.must(Actor::Leader, silent);
+    let again = Down::OfferAgain { slice: gpu(0), generation };
+    assert_eq!(asked(&mut leader, &world, generation), [again]);
+    assert_eq!(asked(&mut leader, &world, generation + 1), [], "it is on its way");
+}
+
+#[test]
 fn what_is_due_is_swept_and_usage_is_committed_each_minute() {
     let (mut world, mut leader, lease, _) = granted();
     let records = confirm(&mut world, &mut leader, lease, millis(9));
