@@ -56,9 +56,39 @@ fn ledgers_on_breaking_disks_recover_and_those_that_are_not_synced_are_missed() 
 #[cfg(feature = "mutations")]
 #[test]
 fn a_rule_that_is_left_out_is_missed() {
-    for rule in [Rule::Lf1Tokens, Rule::Le2Kill, Rule::Lb2Measured, Rule::Lk1Keys] {
+    let quick = [
+        Rule::Lf1Tokens,
+        Rule::Lg1Hold,
+        Rule::Lr3Resync,
+        Rule::Le2Kill,
+        Rule::La6Hoard,
+        Rule::La6Start,
+        Rule::La6Early,
+        Rule::Lb2Measured,
+        Rule::Lk1Keys,
+    ];
+    for rule in quick {
         let mutated = Options { rule: Some(rule), ..options() };
         let is_missed = (0..8).any(|seed| run(seed, &mutated).violation.is_some());
         assert!(is_missed, "{rule:?}");
     }
+}
+
+#[cfg(feature = "mutations")]
+#[test]
+fn a_twin_is_not_missed_and_its_pair_is() {
+    use sublet_simulations::chaos::Expected;
+
+    let mut twins = 0;
+    for rule in Rule::ALL {
+        let Expected::Survives { pair } = rule.expected() else { continue };
+        twins += 1;
+        assert_eq!(pair.expected(), Expected::Caught, "{rule:?} has a pair that must be missed");
+        let alone = Options { rule: Some(rule), ..options() };
+        let found = (0..8).find_map(|seed| run(seed, &alone).violation);
+        assert_eq!(found, None, "{rule:?}");
+        let both = Options { rule: Some(pair), steps: 100_000, ..Options::default() };
+        assert!((0..8).any(|seed| run(seed, &both).violation.is_some()), "{pair:?}");
+    }
+    assert_eq!(twins, 2);
 }

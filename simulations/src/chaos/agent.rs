@@ -2,6 +2,7 @@
 //! power, stand still or be suspended. Only the sending of messages is modelled: one after another,
 //! each repeated under its number until it is answered; renewals and inventories pass by.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use sha2::Digest;
@@ -57,6 +58,8 @@ pub(super) struct Agent {
 #[derive(Default)]
 struct Line {
     outbox: Outbox,
+    /// Offers that nothing newer replaces: a mutation.
+    hoard: VecDeque<Up>,
     sequence: u64,
     current: Option<Current>,
 }
@@ -120,10 +123,11 @@ impl World {
         if !self.is_without(Rule::La3Clear) {
             self.kill_all_guests(agent);
         }
-        let now = self.now;
+        let (now, home) = (self.now, self.home_of(agent));
         let one = &mut self.agents[agent];
         let Ok(durable) = one.store.begin() else { return };
-        self.checker.agent_keeps(agent, &durable);
+        self.checker.agent_keeps(home, &durable);
+        self.checker.agent_starts(agent);
         one.boot = durable.boot.get();
         one.line = Line::default();
         let local = one.clock.at(now);
@@ -197,15 +201,24 @@ impl World {
         match effect {
             Effect::Persist(state) => self.persist(agent, &state),
             Effect::Send(message) => {
-                self.checker.agent_says(agent, &message);
+                self.checker.agent_says(self.home_of(agent), &message);
+                self.checker.agent_means(agent, &message);
                 let is_confirm = matches!(message, Up::Confirm { .. });
                 self.push_up(agent, message);
                 if is_confirm {
                     self.perhaps_pull_the_cable(agent);
                 }
             }
-            Effect::Start(guest) => self.start_guest(agent, &guest),
-            Effect::Signal(key, _) => self.signal_guest(agent, key),
+            Effect::Start(guest) => {
+                let local = self.agents[agent].clock.at(self.now);
+                self.checker.agent_lends(agent, local, &guest);
+                self.start_guest(agent, &guest);
+            }
+            Effect::Signal(key, _) => {
+                let local = self.agents[agent].clock.at(self.now);
+                self.checker.agent_stops(agent, local, key);
+                self.signal_guest(agent, key);
+            }
             Effect::SetDeadline(key, at) => self.set_guest_deadline(agent, key, at),
             Effect::Kill(key) => self.kill_guest(agent, key),
         }
@@ -214,9 +227,9 @@ impl World {
     fn persist(&mut self, agent: usize, state: &DurableState) {
         // LF2 without its fsync: what was not yet kept is lost with the process.
         if self.is_without(Rule::Lf2Fsync) {
-            return self.checker.agent_acts_on(agent, state);
+            return self.checker.agent_acts_on(self.home_of(agent), state);
         }
-        self.checker.agent_keeps(agent, state);
+        self.checker.agent_keeps(self.home_of(agent), state);
         let forgetful = DurableState { usage: Vec::new(), ..state.clone() };
         let state = if self.is_without(Rule::Lb3Outbox) { &forgetful } else { state };
         if self.agents[agent].store.store(state).is_err() {
@@ -262,7 +275,12 @@ impl World {
         if let Down::Stop { slice, token, grace, .. } = envelope.body {
             self.promise_gone(agent, slice, token, grace);
         }
-        self.with_session(agent, |session, now| session.on_message(now, envelope.body));
+        for process in self.processes_of(agent) {
+            let local = self.agents[process].clock.at(self.now);
+            self.checker.agent_is_told(process, local, &envelope.body);
+            let body = envelope.body.clone();
+            self.with_session(process, |session, now| session.on_message(now, body));
+        }
     }
 
     /// INV-3: from now on the guest has its grace, on the agent's clock.
@@ -281,6 +299,12 @@ impl World {
     }
 
     pub(super) fn on_reply(&mut self, agent: usize, boot: u64, sequence: u64, bytes: &[u8]) {
+        for process in self.processes_of(agent) {
+            self.reply_reaches(process, boot, sequence, bytes);
+        }
+    }
+
+    fn reply_reaches(&mut self, agent: usize, boot: u64, sequence: u64, bytes: &[u8]) {
         let one = &mut self.agents[agent];
         let is_its = |current: &Current| current.sequence == sequence;
         if one.boot != boot || !one.line.current.as_ref().is_some_and(is_its) {
@@ -290,9 +314,12 @@ impl World {
             return self.fail(12, "a reply cannot be read");
         };
         let Some(mut current) = one.line.current.take() else { return };
+        if reply == Reply::Later && self.is_overtaken(agent, &current.message) {
+            return self.go_on(agent);
+        }
         if reply == Reply::Later {
             current.is_resting = true;
-            one.line.current = Some(current);
+            self.agents[agent].line.current = Some(current);
             let at = self.now + 1_000;
             self.queue.push(at, Event::AgentRetry { agent, boot, sequence });
             return;
@@ -310,13 +337,24 @@ impl World {
         if one.boot != boot || !one.is_up() {
             return;
         }
-        let Some(current) = one.line.current.as_mut().filter(|c| c.sequence == sequence) else {
+        let Some(mut current) = one.line.current.take_if(|c| c.sequence == sequence) else {
             return self.go_on(agent);
         };
+        if self.is_overtaken(agent, &current.message) {
+            return self.go_on(agent);
+        }
         current.is_resting = false;
         let bytes = Rc::clone(&current.bytes);
+        self.checker.agent_repeats(agent, &current.message);
+        self.agents[agent].line.current = Some(current);
         self.queue.push(now + 6_000, Event::AgentRetry { agent, boot, sequence });
         self.send_up(agent, &bytes);
+    }
+
+    /// Whether a newer word waits behind a message that was not answered, and takes its place.
+    fn is_overtaken(&mut self, agent: usize, current: &Up) -> bool {
+        !self.is_without(Rule::BugStaleWord)
+            && self.agents[agent].line.outbox.bring_forward(current)
     }
 
     fn push_up(&mut self, agent: usize, message: Up) {
@@ -325,7 +363,11 @@ impl World {
             let (_, bytes) = self.encode_up(agent, &message);
             return self.send_up(agent, &bytes);
         }
+        let is_hoarded = self.is_without(Rule::La6Hoard) && matches!(message, Up::Offer(_));
         let line = &mut self.agents[agent].line;
+        if is_hoarded {
+            return line.hoard.push_back(message);
+        }
         let is_stale = |one: &Current| one.is_resting && replaces(&message, &one.message);
         if line.current.as_ref().is_some_and(is_stale) {
             line.current = None;
@@ -333,6 +375,7 @@ impl World {
         } else {
             line.outbox.push(message);
         }
+        self.checker.bounds_of_outbox(self.agents[agent].line.outbox.len());
     }
 
     /// Sends the next message if none is under way.
@@ -340,7 +383,9 @@ impl World {
         if !self.agents[agent].is_up() || self.agents[agent].line.current.is_some() {
             return;
         }
-        let Some(message) = self.agents[agent].line.outbox.pop() else { return };
+        let line = &mut self.agents[agent].line;
+        let Some(message) = line.hoard.pop_front().or_else(|| line.outbox.pop()) else { return };
+        self.checker.agent_repeats(agent, &message);
         let (sequence, bytes) = self.encode_up(agent, &message);
         let boot = self.agents[agent].boot;
         let current = Current { message, sequence, bytes: Rc::clone(&bytes), is_resting: false };

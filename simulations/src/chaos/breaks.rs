@@ -44,6 +44,8 @@ impl World {
             16 => self.forge(agent),
             17 => self.second_host(agent),
             18 => self.crash_soon_started(agent),
+            19 if self.random.chance(1, 2) => self.start_second(agent),
+            19 => self.go_dark(),
             _more => self.change_leader(),
         }
     }
@@ -125,6 +127,13 @@ impl World {
         (wires.is_up_cut, wires.is_down_cut) = (is_up_cut, is_down_cut);
         let at = self.now + 5_000 + self.random.below(600_000);
         self.queue.push(at, Event::Mended { agent });
+    }
+
+    /// The brokers are cut off from all agents at once, long enough for W.
+    fn go_dark(&mut self) {
+        self.faults.count(Fault::AllCut);
+        let span = self.profile.silence() + self.random.below(600_000);
+        self.dark_until = self.now + span;
     }
 
     /// Nothing reaches the brokers any more from just after a confirmation: the activation that is

@@ -8,7 +8,7 @@ use sublet_core::{Applied, State, StateView, apply, matching};
 use sublet_ledger::Seal;
 use sublet_ledger::accounts::Accounts;
 use sublet_ledger::journal::{Cursor, Journal};
-use sublet_protocol::agent::{Reply, UpEnvelope};
+use sublet_protocol::agent::{Reply, Up, UpEnvelope};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, Outcome, PlanGroup, Stamped};
 use sublet_protocol::events::Event as Fact;
@@ -236,6 +236,11 @@ impl World {
         if !is_new {
             return Vec::new();
         }
+        for record in &applied.records {
+            if let Fact::NodeRegistered { cluster, node, .. } = &record.event {
+                self.checker.leader_hears(self.now, replica, (*cluster, *node));
+            }
+        }
         office.leader.on_records(&one.state, now, &applied.records)
     }
 
@@ -271,6 +276,7 @@ impl World {
         // LR3 taken out: every agent counts as last heard when it could be silent for W already.
         let heard =
             if is_bare { before(stamp, one.state.policy().silence().as_millis()) } else { stamp };
+        self.checker.takes_office(now, replica);
         let (leader, effects) = Leader::new(term, &one.state, heard);
         one.office = Some(Office {
             term,
@@ -309,6 +315,16 @@ impl World {
         let Some(office) = &mut one.office else { return };
         let term = office.term;
         let intake = office.leader.on_up(&one.state, now, message);
+        let node = (message.cluster, message.node);
+        let is_newest = one
+            .state
+            .nodes()
+            .get(&node)
+            .is_some_and(|known| (known.boot(), known.host()) == (message.boot, message.host));
+        // A hello counts when it is registered: one that comes again says nothing of now.
+        if is_newest && !matches!(message.body, Up::Hello) {
+            self.checker.leader_hears(self.now, replica, node);
+        }
         let agent = self.agent_at(message.cluster, message.node);
         let of = (message.boot.get(), message.sequence);
         match intake {
@@ -384,6 +400,7 @@ impl World {
         let now = one.clock.now(self.now);
         let Some(office) = &mut one.office else { return };
         let effects = office.leader.tick(&one.state, now);
+        self.checker.bounds_of_leader(office.leader.backlog(), &one.state);
         self.carry_out_leader(replica, effects);
         self.plan_leader_wake(replica);
     }
@@ -412,6 +429,10 @@ impl World {
     /// Proposes as the leader. What is due stays due until it is committed and is not proposed
     /// twice meanwhile.
     fn lead(&mut self, replica: usize, term: u64, command: Command) {
+        if let Command::DeclareSilent { cluster, node, .. } = &command {
+            let state = &self.replicas[replica].state;
+            self.checker.leader_says_silent(self.now, replica, state, (*cluster, *node));
+        }
         let Some(office) = &mut self.replicas[replica].office else { return };
         let is_in_flight = match &command {
             Command::Sweep => std::mem::replace(&mut office.is_sweeping, true),
@@ -429,8 +450,12 @@ impl World {
         let now: Timestamp = one.clock.now(self.now);
         let Some(office) = &mut one.office else { return };
         if office.is_planning {
-            office.is_plan_stale = true;
-            return;
+            // What came of the last plan is unknown: now and then it does not wait for that.
+            if self.is_calm || !self.random.chance(1, 8) {
+                office.is_plan_stale = true;
+                return;
+            }
+            self.faults.count(Fault::PlanTwice);
         }
         let term = office.term;
         let limits = office.leader.limits(&one.state, now);
@@ -439,6 +464,7 @@ impl World {
             return;
         }
         office.is_planning = true;
+        self.checker.leader_plans(self.now, replica, &one.state, &groups);
         let at = self.now + self.random.below(400);
         self.queue.push(at, Event::Planned { replica, term, groups });
     }

@@ -81,7 +81,7 @@ impl World {
         let ours = |process: ProcessId| process.0 >= GUESTS;
         let seen = watch.on_samples(local, &samples, &Guests { lent: &lent, ours: &ours });
         for observation in seen {
-            self.with_session(agent, |session, now| session.on_observation(now, observation));
+            self.observes(agent, observation);
         }
     }
 

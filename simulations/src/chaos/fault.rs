@@ -22,6 +22,10 @@ pub enum Fault {
     CutUp,
     /// Nothing reached an agent.
     CutDown,
+    /// The brokers were cut off from all agents at once.
+    AllCut,
+    /// A second agent was started on a node, and refused.
+    SecondStart,
     /// An agent's process died between two effects; its guests did not at once.
     AgentCrash,
     /// An agent died after it decided to keep something and before it was kept.
@@ -46,6 +50,8 @@ pub enum Fault {
     LostSuffix,
     /// What a leader had proposed was committed by its successor.
     KeptSuffix,
+    /// A leader planned again before it knew what came of its last plan.
+    PlanTwice,
     /// A deposed leader answered or sent something.
     DeposedSpoke,
     /// A command of a leader came into the log under a later term.
@@ -108,7 +114,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind; each must have occurred in a set of seeds.
-    pub const ALL: [Fault; 48] = [
+    pub const ALL: [Fault; 51] = [
         Fault::Lost,
         Fault::Doubled,
         Fault::Late,
@@ -116,6 +122,8 @@ impl Fault {
         Fault::CutOff,
         Fault::CutUp,
         Fault::CutDown,
+        Fault::AllCut,
+        Fault::SecondStart,
         Fault::AgentCrash,
         Fault::LostWrite,
         Fault::NodeReboot,
@@ -128,6 +136,7 @@ impl Fault {
         Fault::LeaderChange,
         Fault::LostSuffix,
         Fault::KeptSuffix,
+        Fault::PlanTwice,
         Fault::DeposedSpoke,
         Fault::OtherTerm,
         Fault::WallJump,

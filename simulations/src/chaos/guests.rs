@@ -117,7 +117,9 @@ impl World {
 
     /// Nothing of what an earlier start of the agent ran is left.
     pub(super) fn kill_all_guests(&mut self, agent: usize) {
-        let its = self.guests.all.iter().filter(|(_, guest)| guest.agent == agent);
+        let home = self.home_of(agent);
+        let here = |guest: &Guest| self.home_of(guest.agent) == home;
+        let its = self.guests.all.iter().filter(|(_, guest)| here(guest));
         let its: Vec<u64> = its.map(|(id, _)| *id).collect();
         for id in its {
             self.guest_dies(id, Exit::Signal(9));

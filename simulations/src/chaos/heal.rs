@@ -11,6 +11,9 @@ use super::world::World;
 
 /// How often everything is taken back.
 const RECALLS_MAX: u32 = 4;
+/// Free slices must be granted to who asks within this: two reports of an agent, one for what lapsed
+/// and one for what was refused meanwhile. W is longer.
+const SERVED_WITHIN: u64 = 60_000;
 /// How long a probe runs, in seconds.
 const PROBE: u64 = 60;
 
@@ -26,6 +29,7 @@ impl World {
     pub(super) fn begin_heal(&mut self) {
         self.is_calm = true;
         self.heal.began_at = self.now;
+        self.dark_until = 0;
         for agent in 0..self.agents.len() {
             self.mend(agent);
             // A suspended node comes back by itself; healing begins when the last one has.
@@ -79,7 +83,7 @@ impl World {
                     return self.fail(9, &format!("{left} outlives its recall by far"));
                 }
                 self.probe();
-                self.now + self.profile.policy.offer_ttl.as_millis().get() / 2 + 120_000
+                self.now + SERVED_WITHIN
             }
             4 => {
                 let slices: usize = self.devices.iter().map(|device| device.slices.len()).sum();

@@ -23,9 +23,10 @@ mod queue;
 mod raft;
 mod rule;
 mod run;
+mod second;
 mod setup;
 mod world;
 
 pub use fault::{Fault, Faults};
-pub use rule::Rule;
-pub use run::{Options, Outcome, Scenario, run};
+pub use rule::{Expected, Rule};
+pub use run::{Found, Options, Outcome, Scenario, run};

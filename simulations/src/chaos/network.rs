@@ -28,6 +28,11 @@ pub(super) struct Wires {
 }
 
 impl World {
+    /// Whether brokers and agents are cut off from each other altogether.
+    const fn is_dark(&self) -> bool {
+        self.now < self.dark_until
+    }
+
     /// How long one copy of a message takes; nothing if it is lost.
     fn delay(&mut self) -> Option<u64> {
         if self.is_calm {
@@ -63,7 +68,7 @@ impl World {
     /// From an agent to every broker that listens.
     pub(super) fn send_up(&mut self, agent: usize, bytes: &Rc<[u8]>) {
         for _ in 0..self.copies() {
-            if self.agents[agent].wires.is_up_cut {
+            if self.agents[agent].wires.is_up_cut || self.is_dark() {
                 continue;
             }
             let Some(delay) = self.delay() else { continue };
@@ -85,7 +90,7 @@ impl World {
         let bytes: Rc<[u8]> = bytes.into();
         for _ in 0..self.copies() {
             let wires = &self.agents[agent].wires;
-            if wires.is_down_cut || wires.cut_brokers[replica] {
+            if wires.is_down_cut || wires.cut_brokers[replica] || self.is_dark() {
                 continue;
             }
             let Some(delay) = self.delay() else { continue };
@@ -104,7 +109,7 @@ impl World {
         reply: &Reply,
     ) {
         let wires = &self.agents[agent].wires;
-        if wires.is_down_cut || wires.cut_brokers[replica] {
+        if wires.is_down_cut || wires.cut_brokers[replica] || self.is_dark() {
             return;
         }
         let Some(delay) = self.delay() else { return };

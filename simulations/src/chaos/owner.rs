@@ -7,6 +7,7 @@ use sublet_protocol::capacity::SliceId;
 use sublet_protocol::ids::DeviceId;
 
 use super::fault::Fault;
+use super::guests::Guest;
 use super::queue::{Deadline, Event};
 use super::world::World;
 
@@ -42,7 +43,8 @@ impl Device {
 
 impl World {
     pub(super) fn devices_of(&self, agent: usize) -> impl Iterator<Item = usize> + use<> {
-        let all = self.devices.iter().enumerate().filter(|(_, device)| device.agent == agent);
+        let home = self.home_of(agent);
+        let all = self.devices.iter().enumerate().filter(|(_, device)| device.agent == home);
         all.map(|(place, _)| place).collect::<Vec<_>>().into_iter()
     }
 
@@ -99,6 +101,14 @@ impl World {
         self.queue.push(self.now + grace, Event::Check(check));
     }
 
+    /// Whether somebody has been at a guest's device for longer than its grace. Who has left waits no
+    /// more, and who came later was promised a moment of its own.
+    pub(super) fn is_owner_waiting(&self, guest: &Guest) -> bool {
+        let device = self.devices.iter().find(|device| device.id == guest.key.slice.device);
+        let since = device.and_then(|device| device.visitor).map(|(_, since, _)| since);
+        since.is_some_and(|since| since + self.checker.grace_of(guest.lease) <= self.now)
+    }
+
     /// A guest starts beside a visitor that its agent has not seen yet, or should have.
     pub(super) fn guest_meets_visitor(&mut self, guest: u64) {
         let Some(one) = self.guests.all.get(&guest) else { return };
@@ -146,6 +156,19 @@ impl World {
             }
             None => Observation::Idle(id),
         };
-        self.with_session(agent, |session, now| session.on_observation(now, seen));
+        for process in self.processes_of(agent) {
+            self.observes(process, seen);
+        }
+    }
+
+    /// A process tells its session what it sees.
+    pub(super) fn observes(&mut self, process: usize, seen: Observation) {
+        match seen {
+            Observation::Idle(_) | Observation::NotIdle(_) => {}
+            Observation::OwnerArrived(device)
+            | Observation::ForeignUse(device)
+            | Observation::DeviceLost(device) => self.checker.device_is_wanted(process, device),
+        }
+        self.with_session(process, |session, now| session.on_observation(now, seen));
     }
 }

@@ -39,6 +39,9 @@ pub struct Options {
     pub log: usize,
 }
 
+/// A property that did not hold, with the step.
+pub type Found = (Violation, u64);
+
 /// What came of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Outcome {
@@ -59,7 +62,7 @@ pub struct Outcome {
     /// Faults that occurred.
     pub faults: Faults,
     /// The first property that did not hold, if any, with the step.
-    pub violation: Option<(Violation, u64)>,
+    pub violation: Option<Found>,
     /// The hash of everything that happened.
     pub trace: Option<[u8; 32]>,
     /// The last things that happened.

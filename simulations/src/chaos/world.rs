@@ -17,6 +17,7 @@ use super::owner::Device;
 use super::queue::{Deadline, Event, Queue};
 use super::raft::Raft;
 use super::rule::Rule;
+use super::second::Second;
 use super::setup::Profile;
 use crate::checker::{Checker, Violation};
 use crate::generator::Random;
@@ -31,6 +32,8 @@ pub(super) struct World {
     pub(super) rule: Option<Rule>,
     pub(super) profile: Profile,
     pub(super) agents: Vec<Agent>,
+    /// A second process of one of them.
+    pub(super) second: Option<Second>,
     pub(super) devices: Vec<Device>,
     pub(super) guests: Guests,
     pub(super) replicas: Vec<Replica>,
@@ -43,6 +46,8 @@ pub(super) struct World {
     /// Faults have stopped.
     pub(super) is_calm: bool,
     pub(super) is_over: bool,
+    /// Nothing passes between brokers and agents until then.
+    pub(super) dark_until: u64,
     /// One committed state in so many is checked as a whole.
     pub(super) check_every: u64,
     pub(super) trace: Option<Sha256>,
@@ -172,6 +177,9 @@ impl World {
                 let Some(one) = self.guests.all.get(&guest).filter(|one| one.is_alive) else {
                     return;
                 };
+                if invariant == 7 && !self.is_owner_waiting(one) {
+                    return;
+                }
                 let agent = &self.agents[one.agent];
                 // A suspended guest does not run; its time starts again when the node goes on.
                 if agent.frozen_at + self.profile.guests_gone_within() > self.now {

@@ -41,6 +41,7 @@ impl Checker {
         self.started_in_order(slice, token);
         self.guests.running.insert((slice, token), lease);
         self.guest_has_lease(slice, token, lease);
+        self.starts_when_active(slice, lease);
     }
 
     /// Its processes are gone.

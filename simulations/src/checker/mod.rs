@@ -17,6 +17,8 @@ mod inv11_borders;
 mod inv12_fold;
 mod inv14_bounds;
 mod inv15_grants;
+mod inv16_cut_off;
+mod inv17_leader;
 mod live;
 mod view;
 
@@ -36,6 +38,8 @@ use inv06_order::Order;
 use inv08_kept::Kept;
 use inv09_settled::Probes;
 use inv10_preemption::Preempted;
+use inv16_cut_off::CutOff;
+use inv17_leader::Offices;
 use live::Live;
 
 /// Counts of what was committed.
@@ -61,6 +65,8 @@ pub(crate) struct Checker {
     kept: Kept,
     probes: Probes,
     preempted: Preempted,
+    cut_off: CutOff,
+    offices: Offices,
     /// Its agents lie about use and idleness.
     liar: Option<ClusterId>,
 }
@@ -113,7 +119,7 @@ impl Checker {
         for record in &applied.records {
             self.tally.records += 1;
             is_grant |= matches!(record.event, Event::LeaseGranted { .. });
-            self.grant_is_sound(record);
+            self.grant_is_sound(record, stamped);
             self.key_is_used_once(record);
             self.submitted_once(record);
             if let Event::LeaseEnded { reason, .. } = &record.event {

@@ -1,6 +1,8 @@
 //! `sublet-sim chaos --mutations`: every rule is taken out once; something must notice.
 
 use sublet_simulations::chaos::Options;
+#[cfg(feature = "mutations")]
+use sublet_simulations::chaos::{Expected, Found, Rule};
 
 use super::Failure;
 #[cfg(feature = "mutations")]
@@ -14,52 +16,87 @@ const NOT_HERE: &str = "this build holds no rule that can be taken out: build su
 const AT_ONCE: u64 = 8;
 
 /// Takes out each rule until a seed notices, or none of `seeds` does.
+///
+/// Fails when a rule that must be missed is not, or when a twin, of which the other suffices, is.
 #[cfg(feature = "mutations")]
 pub(super) fn run(options: &Options, seeds: u64, is_json: bool) -> Result<(), Failure> {
-    use sublet_simulations::chaos::Rule;
-
-    let mut survivors = Vec::new();
+    let mut wrong = Vec::new();
     for rule in Rule::ALL {
-        let mutated = Options { rule: Some(rule), ..*options };
-        let caught = (0..seeds).step_by(8).find_map(|first| {
-            let tried: Vec<u64> = (first..seeds.min(first + AT_ONCE)).collect();
-            let outcomes = run_all(&tried, &mutated);
-            outcomes.into_iter().find_map(|(seed, one)| one.violation.map(|found| (seed, found)))
-        });
-        let line = match &caught {
-            Some((seed, (violation, step))) if is_json => format!(
-                "{{\"rule\":\"{rule:?}\",\"invariant\":{},\"seed\":{seed},\"step\":{step}}}\n",
-                violation.invariant
-            ),
-            Some((seed, (violation, step))) => format!(
-                "{:<14} INV-{:<3} seed {seed:<4} step {step:<8} {}\n",
-                format!("{rule:?}"),
-                violation.invariant,
-                violation.what
-            ),
-            None if is_json => format!("{{\"rule\":\"{rule:?}\",\"invariant\":null}}\n"),
-            None => format!("{:<14} survives {seeds} seeds\n", format!("{rule:?}")),
+        let found = caught(options, seeds, rule);
+        let is_as_expected = match rule.expected() {
+            Expected::Caught => found.is_some(),
+            Expected::Survives { .. } => found.is_none(),
         };
-        print(&line)?;
-        if caught.is_none() {
-            survivors.push(format!("{rule:?}"));
+        let text = match is_json {
+            true => json_line(rule, found.as_ref()),
+            false => line(rule, found.as_ref(), seeds),
+        };
+        print(&text)?;
+        if !is_as_expected {
+            wrong.push(format!("{rule:?}"));
         }
     }
-    match survivors.is_empty() {
+    match wrong.is_empty() {
         true => Ok(()),
         false => {
-            let what =
-                format!("nothing noticed that these were taken out: {}", survivors.join(", "));
+            let what = format!("not as expected when taken out: {}", wrong.join(", "));
             Err(Failure::Work(anyhow::anyhow!(what)))
         }
     }
 }
 
+/// What noticed: the seed, the property and the step.
+#[cfg(feature = "mutations")]
+type Caught = (u64, Found);
+
+#[cfg(feature = "mutations")]
+fn caught(options: &Options, seeds: u64, rule: Rule) -> Option<Caught> {
+    let mutated = Options { rule: Some(rule), ..*options };
+    (0..seeds).step_by(8).find_map(|first| {
+        let tried: Vec<u64> = (first..seeds.min(first + AT_ONCE)).collect();
+        let outcomes = run_all(&tried, &mutated);
+        outcomes.into_iter().find_map(|(seed, one)| one.violation.map(|found| (seed, found)))
+    })
+}
+
+#[cfg(feature = "mutations")]
+fn line(rule: Rule, found: Option<&Caught>, seeds: u64) -> String {
+    let name = format!("{rule:?}");
+    match (found, rule.expected()) {
+        (Some((seed, (violation, step))), expected) => {
+            let (invariant, what) = (violation.invariant, &violation.what);
+            let twin = match expected {
+                Expected::Caught => "",
+                Expected::Survives { .. } => "; as a twin it should survive",
+            };
+            format!("{name:<14} INV-{invariant:<3} seed {seed:<4} step {step:<8} {what}{twin}\n")
+        }
+        (None, Expected::Survives { pair }) => {
+            format!("{name:<14} twin: survives {seeds} seeds alone, as expected; pair {pair:?}\n")
+        }
+        (None, Expected::Caught) => format!("{name:<14} survives {seeds} seeds\n"),
+    }
+}
+
+#[cfg(feature = "mutations")]
+fn json_line(rule: Rule, found: Option<&Caught>) -> String {
+    let pair = match rule.expected() {
+        Expected::Caught => "null".to_owned(),
+        Expected::Survives { pair } => format!("\"{pair:?}\""),
+    };
+    let found = found.map_or_else(
+        || "\"invariant\":null".to_owned(),
+        |(seed, (violation, step))| {
+            let invariant = violation.invariant;
+            format!("\"invariant\":{invariant},\"seed\":{seed},\"step\":{step}")
+        },
+    );
+    format!("{{\"rule\":\"{rule:?}\",\"twin_of_pair\":{pair},{found}}}\n")
+}
+
 /// The rule of this name.
 #[cfg(feature = "mutations")]
-pub(super) fn rule(name: &str) -> Result<sublet_simulations::chaos::Rule, Failure> {
-    use sublet_simulations::chaos::Rule;
-
+pub(super) fn rule(name: &str) -> Result<Rule, Failure> {
     Rule::named(name).ok_or_else(|| {
         let known: Vec<String> = Rule::ALL.iter().map(|rule| format!("{rule:?}")).collect();
         Failure::Input(anyhow::anyhow!("no rule {name}; there are {}", known.join(", ")))
