@@ -16,6 +16,7 @@ mod messages;
 mod quotas;
 mod restarts;
 mod stalled;
+mod thrash;
 
 use bench::{Cell, Node, spec, talk, tenant};
 use sublet_agent::driver::GuestKey;
