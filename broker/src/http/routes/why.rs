@@ -2,6 +2,7 @@
 
 use axum::Json as Answer;
 use axum::extract::{Path, State};
+use sublet_core::leader::ClockState;
 use sublet_core::matching::{Explanation, NearMiss};
 use sublet_protocol::api::{NearMissView, Problem, RequestState, WhyView};
 use sublet_protocol::ids::{LeaseId, RequestId};
@@ -88,7 +89,9 @@ pub(super) fn waiting(app: &App, explanation: &Explanation) -> WhyView {
     let detail = |miss: &NearMiss| match miss.reason {
         WaitReason::Breaker => {
             let (cluster, node) = (miss.example.cluster, miss.example.node);
-            app.cell.clock_of(cluster, node).map(|clock| texts::clock_far(clock.offset))
+            let clock = app.cell.clock_of(cluster, node);
+            let far = clock.filter(|clock| clock.state == ClockState::Far);
+            far.map(|clock| texts::clock_far(clock.offset))
         }
         _other => None,
     };

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod change;
+mod clocks;
 mod document;
 mod life;
 mod matrix;

@@ -7,7 +7,7 @@ use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use futures::StreamExt;
 use serde_json::{Value, json};
-use sublet_protocol::agent::{Stream as Channel, Up, UpEnvelope};
+use sublet_protocol::agent::{ClockReading, Stream as Channel, Up, UpEnvelope};
 use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, GuestOutcome, Outcome};
@@ -20,7 +20,7 @@ use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::transport::{Address, AgentLink, in_process};
-use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds};
+use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 use tokio::sync::watch;
 use tower::Service;
 
@@ -317,6 +317,22 @@ impl World {
             boot: Boot::new(1),
             sequence: 1,
             body: Up::Output { lease, token, stream, offset: 0, bytes },
+        };
+        self.agent.request(codec::encode(&message).unwrap()).await.unwrap();
+    }
+
+    /// The agent tells its clocks, of which the wall clock is ahead by `ahead` milliseconds.
+    pub(super) async fn tell_clocks(&self, sequence: u64, ahead: i64) {
+        let ours = self.cell.clock().reading();
+        let wall = ours.wall.get().checked_add_signed(ahead).unwrap();
+        let reading = ClockReading { wall: Timestamp::new(wall), ..ours };
+        let message = UpEnvelope {
+            cluster: cluster(),
+            node: NodeId::new("n1").unwrap(),
+            host: HostHash([1; 16]),
+            boot: Boot::new(1),
+            sequence,
+            body: Up::Clock(reading),
         };
         self.agent.request(codec::encode(&message).unwrap()).await.unwrap();
     }

@@ -129,12 +129,12 @@ pub(crate) fn clock_far(offset: ClockOffset) -> String {
     format!("the clock of the machine is {size} s {way}, so nothing new is put there")
 }
 
-/// Why a request waits, with its numbers and more detail of the reason, if there is.
+/// Why a request waits, with its numbers; `detail` says more of the reason, if there is more to say.
 pub(crate) fn explanation(explanation: &Explanation, detail: Option<&str>) -> String {
     let Explanation { reason, position, needed, fitting, pledged, .. } = explanation;
     let mut text = wait_reason(*reason).to_owned();
     if let Some(detail) = detail {
-        text = format!("{text}: {detail}");
+        detail.clone_into(&mut text);
     }
     if *pledged > 0 {
         text = format!("{pledged} of {needed} slices are being freed for it");
