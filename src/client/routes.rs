@@ -3,8 +3,9 @@
 use serde_json::Value;
 use sublet_protocol::api::{
     AccountView, ClusterCreate, ClusterView, LeaseView, LedgerState, NodeView, OfferPage,
-    ParentSet, ParentView, PlanView, PriceSet, PriceView, QuotaSet, QuotaView, RequestView,
-    StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
+    ParentSet, ParentView, PlanView, PriceSet, PriceView, QuotaSet, QuotaView, RecallCreate,
+    RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView,
+    WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId};
 use ureq::http::Method;
@@ -66,6 +67,16 @@ impl Client {
     /// Gives a lease back.
     pub(crate) fn release(&self, id: LeaseId) -> Outcome<LeaseView> {
         self.change(&Method::DELETE, &format!("/v1/leases/{id}"), NOTHING)
+    }
+
+    /// Says that the work of a lease is saved.
+    pub(crate) fn checkpoint(&self, id: LeaseId) -> Outcome<LeaseView> {
+        self.change(&Method::POST, &format!("/v1/leases/{id}/checkpoints"), NOTHING)
+    }
+
+    /// Recalls a lease on the caller's own GPUs.
+    pub(crate) fn recall(&self, id: LeaseId, recall: &RecallCreate) -> Outcome<RecallView> {
+        self.change(&Method::POST, &format!("/v1/leases/{id}/recall"), Some(recall))
     }
 
     /// Sends what a lease shall run; the bytes are those whose hash was declared.

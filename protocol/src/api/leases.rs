@@ -8,6 +8,7 @@ use crate::capacity::{Isolation, Part};
 use crate::ids::{ClusterId, DeviceId, GpuModel, LeaseId, NodeId, Project, RequestId, TenantId};
 use crate::leases::EndReason;
 use crate::requests::{Class, Tier};
+use crate::units::Seconds;
 
 /// Where a lease is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -143,6 +144,13 @@ pub struct LeaseView {
     pub ends_at: Option<Time>,
     /// The end that was announced last, while the lease is active.
     pub announced_end: Option<AnnouncedEnd>,
+    /// When its guests must go because the owner recalled it by plan; none if it did not.
+    pub recalled_by: Option<Time>,
+    /// When its program last said that its work is saved.
+    pub checkpoint_at: Option<Time>,
+    /// GPU-seconds of work that were not saved when it was taken away by rank or owner: since the
+    /// last checkpoint, or since it was active. None while it runs and after any other end.
+    pub lost_gpu_seconds: Option<u64>,
     /// When its guests are gone at the latest, once it is ending.
     pub stop_by: Option<Time>,
     /// When it ended.
@@ -154,6 +162,32 @@ pub struct LeaseView {
     pub exit_code: Option<i32>,
     /// The workload that was declared, if any.
     pub workload: Option<WorkloadDeclared>,
+}
+
+/// How the owner of its GPUs recalls a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum RecallCreate {
+    /// By plan: not before the notice that was offered and the minimum run time are over.
+    Planned {
+        /// In how many seconds its guests must go.
+        notice: Seconds,
+    },
+    /// At once, with the guest's grace only. What ran for less than the minimum run time costs the
+    /// borrower nothing.
+    Emergency {},
+}
+
+/// A recall as the owner sees it: nothing of whose lease it is, or what it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RecallView {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// When its guests must go; of an emergency, when they are gone.
+    pub by: Time,
 }
 
 /// One line of a lease's log stream (`application/x-ndjson`).

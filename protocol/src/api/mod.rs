@@ -26,7 +26,9 @@ mod schemas;
 mod tests;
 
 pub use amounts::{Money, OutOfRange, Whole};
-pub use leases::{AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen};
+pub use leases::{
+    AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen, RecallCreate, RecallView,
+};
 pub use ledger::{AccountView, LedgerState, RecordView, VerifyView};
 pub use offers::{FilterCount, OfferPage, OfferPrice, OfferView};
 pub use plan::{

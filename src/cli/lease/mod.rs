@@ -1,5 +1,6 @@
 //! `sublet lease`: plan, ask for, use and end leases.
 
+mod checkpoint;
 mod console;
 mod create;
 mod end;
@@ -7,6 +8,7 @@ mod grant;
 mod list;
 mod logs;
 mod plan;
+mod recall;
 mod run;
 mod show;
 mod spec;
@@ -36,6 +38,10 @@ pub(super) enum Lease {
     Wait(wait::Wait),
     /// Give a lease back, or withdraw a request that waits.
     End(end::End),
+    /// Say that the work of a lease is saved.
+    Checkpoint(checkpoint::Checkpoint),
+    /// Recall a lease on your own GPUs.
+    Recall(recall::Recall),
 }
 
 impl Lease {
@@ -50,6 +56,8 @@ impl Lease {
             Lease::Show(show) => show.run(context, &client).map(|()| Exit::Done),
             Lease::Wait(wait) => wait.run(context, &client),
             Lease::End(end) => end.run(context, &client).map(|()| Exit::Done),
+            Lease::Checkpoint(it) => it.run(context, &client).map(|()| Exit::Done),
+            Lease::Recall(recall) => recall.run(context, &client).map(|()| Exit::Done),
         }
     }
 }

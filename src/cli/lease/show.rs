@@ -53,6 +53,8 @@ pub(super) fn lease_fields(lease: &LeaseView) -> Vec<(&'static str, String)> {
     let optional = [
         ("active since", lease.active_since),
         ("ends at", lease.ends_at),
+        ("recalled by", lease.recalled_by),
+        ("work saved at", lease.checkpoint_at),
         ("guest gone by", lease.stop_by),
         ("ended", lease.ended_at),
     ];
@@ -69,6 +71,9 @@ pub(super) fn lease_fields(lease: &LeaseView) -> Vec<(&'static str, String)> {
     ]);
     if let Some(reason) = lease.end_reason {
         fields.push(("end reason", reason.code().to_owned()));
+    }
+    if let Some(lost) = lease.lost_gpu_seconds {
+        fields.push(("work lost", format!("{lost} GPU-seconds since it was last saved")));
     }
     if let Some(code) = lease.exit_code {
         fields.push(("exit code", code.to_string()));

@@ -7,8 +7,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use sublet_core::LeaseStage;
-use sublet_protocol::api::{LeaseState, LeaseView, LogLine, Page, Problem, RecordView};
-use sublet_protocol::commands::{Actor, Command};
+use sublet_protocol::api::{
+    LeaseState, LeaseView, LogLine, Page, Problem, RecallCreate, RecallView, RecordView, Time,
+};
+use sublet_protocol::commands::{Actor, Command, Recall};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::LeaseId;
 
@@ -16,7 +18,7 @@ use super::requests::actor;
 use crate::auth::Scope;
 use crate::http::app::App;
 use crate::http::error::ApiError;
-use crate::http::extract::{Call, Changer, Id, NoBody, Params, Raw, Reader, Tenant};
+use crate::http::extract::{Call, Changer, Id, Json, NoBody, Params, Raw, Reader, Tenant};
 use crate::http::lists::{page, search};
 use crate::http::mutation::{Mutation, lease_records};
 use crate::http::streams::{self, Follow, Shown};
@@ -161,6 +163,72 @@ pub(crate) async fn end(
         })?;
     let view = views::lease(&lease_records(&app, id, &change)?, app.currency());
     view.map(Answer).ok_or_else(ApiError::internal)
+}
+
+/// The program of a lease has saved its work: what ran before is no longer lost when the lease is
+/// taken away. Among leases of one tier, those that would lose least are preempted first; a lease that
+/// never reports counts as the median of those that do.
+#[utoipa::path(
+    post, path = "/v1/leases/{lease}/checkpoints", tag = "leases", security(("token" = [])),
+    params(("lease" = String, Path), ("Idempotency-Key" = String, Header)),
+    responses((status = OK, body = LeaseView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn checkpoint(
+    State(app): State<App>,
+    Tenant { tenant, caller }: Tenant,
+    Id(id): Id<LeaseId>,
+    call: Call,
+    _: NoBody,
+) -> Result<Answer<LeaseView>, ApiError> {
+    let view = find(&app, Scope::Tenant(tenant), id).await?;
+    if view.state == LeaseState::Ended {
+        return Err(ApiError::new(StatusCode::CONFLICT, "LEASE_ENDED", "the lease has ended"));
+    }
+    let (actor, command) = (actor(&caller, tenant)?, Command::ReportCheckpoint { lease: id });
+    let change = Mutation { actor, call: &call, body: &(), command }.make(&app).await?;
+    let view = views::lease(&lease_records(&app, id, &change)?, app.currency());
+    view.map(Answer).ok_or_else(ApiError::internal)
+}
+
+/// The owner of its GPUs recalls a lease: by plan, with a deadline that its tenant sees at once, or
+/// in an emergency. For the owner and operators; the answer says nothing of whose lease it is.
+#[utoipa::path(
+    post, path = "/v1/leases/{lease}/recall", tag = "leases", security(("token" = [])),
+    params(("lease" = String, Path), ("Idempotency-Key" = String, Header)),
+    request_body = RecallCreate,
+    responses((status = OK, body = RecallView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn recall(
+    State(app): State<App>,
+    Changer(caller): Changer,
+    Id(id): Id<LeaseId>,
+    call: Call,
+    body: Json<RecallCreate>,
+) -> Result<Answer<RecallView>, ApiError> {
+    let actor = caller.as_tenant().or_else(|| caller.as_operator());
+    let actor = actor.ok_or_else(ApiError::forbidden)?;
+    let recall = match body.value {
+        RecallCreate::Planned { notice } => Recall::Planned { by: app.cell.now().after(notice) },
+        RecallCreate::Emergency {} => Recall::Emergency,
+    };
+    let command = Command::RecallLease { lease: id, recall };
+    let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
+    let by = change.find(|record| match &record.event {
+        Event::LeaseRecalled { by, .. } => Some(*by),
+        Event::LeaseEnding { deadline, .. } => Some(*deadline),
+        _other => None,
+    });
+    let by = match by {
+        Some(by) => by,
+        // The same instant was named before.
+        None => {
+            let known = app.cell.read(|state| state.leases().get(&id)?.recalled_by()).await?;
+            known.ok_or_else(ApiError::not_found)?
+        }
+    };
+    Ok(Answer(RecallView { lease: id, by: Time(by) }))
 }
 
 /// Hands over the workload that the request declared. The same bytes may be sent again.

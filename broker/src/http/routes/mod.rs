@@ -62,6 +62,8 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(requests::show, requests::cancel))
         .routes(routes!(leases::list))
         .routes(routes!(leases::show, leases::end))
+        .routes(routes!(leases::checkpoint))
+        .routes(routes!(leases::recall))
         .routes(routes!(leases::workload))
         .routes(routes!(leases::logs))
         .routes(routes!(leases::events))

@@ -186,3 +186,43 @@ async fn the_ledger_is_shown_and_verified() {
         assert_eq!(view.to_record(), record);
     }
 }
+
+#[tokio::test]
+async fn a_checkpoint_is_reported_and_a_recall_is_seen_by_the_borrower_at_once() {
+    let world = World::new().await;
+    let request = world.ask("initech", "k", &json!({"duration": 3_600})).await;
+    let lease = world.granted(request).await;
+    let path = format!("/v1/leases/{lease}");
+    let save =
+        |key: &str| Call::new("POST", &format!("{path}/checkpoints")).tenant("initech").key(key);
+    assert_eq!(world.call(save("early")).await.expect(409).code(), "LEASE_INACTIVE");
+    world.confirm(lease).await;
+    let saved = world.call(save("a")).await.expect(200).json();
+    assert!(saved["checkpoint_at"].is_string(), "{saved}");
+    assert_eq!(world.call(save("a")).await.expect(200).json(), saved, "the same key, the same");
+    assert_eq!(world.call(save("b")).await.expect(429).code(), "CHECKPOINT_TOO_SOON");
+
+    let recall = |tenant: &str, key: &str, body: Value| {
+        let call = Call::new("POST", &format!("{path}/recall")).tenant(tenant).key(key);
+        call.json(&body)
+    };
+    let planned = |notice: u64| json!({"kind": "planned", "notice": notice});
+    world.call(recall("initech", "r", planned(3_000))).await.expect(404);
+    let soon = world.call(recall("acme", "r", planned(60))).await.expect(422);
+    assert_eq!(soon.code(), "RECALL_TOO_SOON");
+    let answer = world.call(recall("acme", "r", planned(3_000))).await.expect(200).json();
+    assert_eq!(answer.as_object().unwrap().len(), 2, "nothing of whose it is: {answer}");
+    let view = get(&world, &path).await;
+    assert_eq!((&view["state"], &view["recalled_by"]), (&json!("active"), &answer["by"]));
+    assert_eq!(view["state_reason"]["code"], "recalled");
+
+    let now = json!({"kind": "emergency"});
+    world.call(recall("acme", "e", now)).await.expect(200);
+    let view = get(&world, &path).await;
+    assert_eq!((&view["state"], &view["end_reason"]), (&json!("ending"), &json!("reclaimed")));
+    assert_eq!(view["lost_gpu_seconds"], Value::Null, "it is not over yet");
+    world.finish(lease, 0).await;
+    let view = get(&world, &path).await;
+    let lost = view["lost_gpu_seconds"].as_u64();
+    assert!(lost.is_some_and(|lost| lost <= 60), "one GPU since its checkpoint: {view}");
+}

@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 28] = [
+const ROUTES: [(&str, &str, &[&str]); 30] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -42,6 +42,8 @@ const ROUTES: [(&str, &str, &[&str]); 28] = [
     ("get", "/v1/leases", READERS),
     ("get", "/v1/leases/{lease}", READERS),
     ("delete", "/v1/leases/{lease}", &["tenant", "operator"]),
+    ("post", "/v1/leases/{lease}/checkpoints", &["tenant"]),
+    ("post", "/v1/leases/{lease}/recall", &["tenant", "operator"]),
     ("put", "/v1/leases/{lease}/workload", &["tenant"]),
     ("get", "/v1/leases/{lease}/logs", &["tenant"]),
     ("get", "/v1/leases/{lease}/events", READERS),
@@ -155,6 +157,8 @@ async fn what_is_anothers_looks_exactly_like_what_is_absent() {
         ("GET", "/v1/leases/", lease.to_string(), no_lease.clone(), "/logs"),
         ("GET", "/v1/leases/", lease.to_string(), no_lease.clone(), "/events"),
         ("PUT", "/v1/leases/", lease.to_string(), no_lease.clone(), "/workload"),
+        ("POST", "/v1/leases/", lease.to_string(), no_lease.clone(), "/checkpoints"),
+        ("POST", "/v1/leases/", lease.to_string(), no_lease.clone(), "/recall"),
         ("GET", "/v1/requests/", request.to_string(), no_request.clone(), ""),
         ("DELETE", "/v1/requests/", request.to_string(), no_request.clone(), ""),
         ("GET", "/v1/why/", lease.to_string(), no_lease, ""),
@@ -167,6 +171,7 @@ async fn what_is_anothers_looks_exactly_like_what_is_absent() {
             let call = Call::new(method, &format!("{start}{id}{end}")).tenant("umbrella").key("k");
             match method {
                 "PUT" => call.bytes("application/octet-stream", b"x"),
+                _any if end == "/recall" => call.json(&serde_json::json!({"kind": "emergency"})),
                 _other => call,
             }
         };

@@ -75,7 +75,14 @@ impl Fold<'_> {
                     self.exits.insert(*slice, *code);
                 }
             }
+            Event::CheckpointReported { .. } => view.checkpoint_at = Some(Time(record.time)),
+            Event::LeaseRecalled { by, .. } => {
+                view.recalled_by = Some(Time(*by));
+                let text = "its owner recalls it: save the work and end before recalled_by";
+                view.state_reason = reason("recalled", text, record);
+            }
             Event::LeaseEnded { reason, settlement, .. } => {
+                view.lost_gpu_seconds = lost(view, self.terms, *reason, record.time);
                 view.state = LeaseState::Ended;
                 view.announced_end = None;
                 view.ended_at = Some(Time(record.time));
@@ -99,6 +106,19 @@ impl Fold<'_> {
         self.view.exit_code = failed.or(self.exits.values().next()).copied();
         self.view
     }
+}
+
+/// Work that was not saved when a lease was taken away: whole GPU-seconds, rounded up.
+fn lost(
+    view: &LeaseView,
+    terms: &LeaseTerms,
+    reason: EndReason,
+    ended: sublet_protocol::units::Timestamp,
+) -> Option<u64> {
+    let since = view.active_since.filter(|_| reason.is_recall())?.0;
+    let saved = view.checkpoint_at.map_or(since, |at| at.0.max(since));
+    let span = ended.since(saved).get().saturating_mul(terms.gpu_total().get());
+    Some(span.div_ceil(1_000_000))
 }
 
 fn reason(code: &str, text: &str, record: &Record) -> StateReason {
@@ -141,6 +161,9 @@ fn granted(terms: &LeaseTerms, record: &Record, currency: Currency) -> LeaseView
         active_since: None,
         ends_at: None,
         announced_end: None,
+        recalled_by: None,
+        checkpoint_at: None,
+        lost_gpu_seconds: None,
         stop_by: None,
         ended_at: None,
         end_reason: None,
