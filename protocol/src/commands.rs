@@ -14,7 +14,7 @@ use crate::money::MicroCredits;
 use crate::offers::{OfferTerms, RescindReason};
 use crate::policy::Policy;
 use crate::quotas::{Quota, TenantTerms};
-use crate::requests::{RequestSpec, Tier};
+use crate::requests::{PromiseCause, RequestSpec, Tier};
 use crate::units::{Millis, Timestamp};
 
 /// On whose behalf a command is proposed; set by the broker from a verified token or signature.
@@ -170,6 +170,27 @@ pub enum PlanGroup {
         /// Free slices that the request needs besides.
         members: Vec<PlanMember>,
     },
+    /// Keep these slices for a request that finds no room, from the instant at which it will start
+    /// at the latest. In place of what was promised to it before.
+    Promise {
+        /// For which request.
+        request: RequestId,
+        /// When it will start at the latest.
+        start: Timestamp,
+        /// It could not start before this even if its slices were free.
+        not_before: Timestamp,
+        /// One slice for each member, offered or leased now.
+        slices: Vec<SliceId>,
+        /// Why now.
+        cause: PromiseCause,
+    },
+    /// No start can be promised to a request any longer.
+    Withdraw {
+        /// To which request.
+        request: RequestId,
+        /// Why.
+        cause: PromiseCause,
+    },
 }
 
 impl PlanGroup {
@@ -177,7 +198,10 @@ impl PlanGroup {
     #[must_use]
     pub const fn request(&self) -> RequestId {
         match self {
-            PlanGroup::Grant { request, .. } | PlanGroup::Preempt { request, .. } => *request,
+            PlanGroup::Grant { request, .. }
+            | PlanGroup::Preempt { request, .. }
+            | PlanGroup::Promise { request, .. }
+            | PlanGroup::Withdraw { request, .. } => *request,
         }
     }
 }
@@ -475,6 +499,8 @@ pub enum GroupOutcome {
         /// Why.
         rejection: crate::refusals::Rejection,
     },
+    /// A start was promised, or a promise withdrawn.
+    Promised,
 }
 
 /// What the log answers to a stamped command once it is committed and applied.

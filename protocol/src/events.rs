@@ -15,7 +15,7 @@ use crate::offers::{OfferTerms, RescindReason};
 use crate::policy::Policy;
 use crate::quotas::{Quota, TenantTerms};
 use crate::refusals::Rejection;
-use crate::requests::{RequestSpec, Tier};
+use crate::requests::{PromiseCause, RequestSpec, Tier};
 use crate::units::{GpuMilli, Millis, Timestamp};
 
 /// What a lease cost, and where its hold went.
@@ -336,6 +336,30 @@ pub enum Event {
         /// When its guest would be told to go.
         at: Timestamp,
     },
+    /// A request that found no room was told when it will start at the latest, and where.
+    StartPromised {
+        /// Which request.
+        request: RequestId,
+        /// Whose.
+        tenant: TenantId,
+        /// When it will start at the latest.
+        start: Timestamp,
+        /// It could not start before this even if its slices were free.
+        not_before: Timestamp,
+        /// The slices that are kept for it from then on.
+        slices: Vec<SliceId>,
+        /// Why now.
+        cause: PromiseCause,
+    },
+    /// What was promised to a request cannot be kept, and no other start is known.
+    PromiseWithdrawn {
+        /// Which request.
+        request: RequestId,
+        /// Whose.
+        tenant: TenantId,
+        /// Why.
+        cause: PromiseCause,
+    },
 }
 
 impl Event {
@@ -379,6 +403,8 @@ impl Event {
             Event::CheckpointReported { .. } => "checkpoint_reported",
             Event::LeaseRecalled { .. } => "lease_recalled",
             Event::LeaseEndAnnounced { .. } => "lease_end_announced",
+            Event::StartPromised { .. } => "start_promised",
+            Event::PromiseWithdrawn { .. } => "promise_withdrawn",
         }
     }
 
@@ -424,7 +450,9 @@ impl Event {
             | Event::RequestRefused { request, tenant, .. }
             | Event::RequestCancelled { request, tenant }
             | Event::RequestRequeued { request, tenant, .. }
-            | Event::RequestClosed { request, tenant, .. } => {
+            | Event::RequestClosed { request, tenant, .. }
+            | Event::StartPromised { request, tenant, .. }
+            | Event::PromiseWithdrawn { request, tenant, .. } => {
                 Names::of(Some(*tenant), None, Some(*request))
             }
             Event::CapacityPledged { request, .. } | Event::PledgeEnded { request } => {

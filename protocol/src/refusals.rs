@@ -195,6 +195,12 @@ pub enum Rejection {
     /// Its guests used something, may idle, or not for long enough.
     #[error("the lease is not one that has used nothing for long enough")]
     LeaseNotStalled,
+    /// A promise that lies in the past, changes nothing, or names what cannot be kept.
+    #[error("the promise cannot be kept")]
+    PromiseInvalid,
+    /// None of the models that are asked for is known to the cell.
+    #[error("no GPU model of that name is known")]
+    ModelUnknown,
 }
 
 impl Rejection {
@@ -264,6 +270,8 @@ impl Rejection {
             Rejection::LeaseInactive => "LEASE_INACTIVE",
             Rejection::RecallTooSoon => "RECALL_TOO_SOON",
             Rejection::LeaseNotStalled => "LEASE_NOT_STALLED",
+            Rejection::PromiseInvalid => "PROMISE_INVALID",
+            Rejection::ModelUnknown => "MODEL_UNKNOWN",
         }
     }
 }

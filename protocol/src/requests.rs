@@ -314,6 +314,43 @@ pub enum WaitReason {
     PreemptionBudget,
 }
 
+/// Why a waiting request is told a start, or another one than before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum PromiseCause {
+    /// It found no room; nothing was promised before.
+    Queued,
+    /// An earlier start has become possible.
+    Earlier,
+    /// The owner took back what it was promised.
+    OwnerReturned,
+    /// A device, an agent or an offer that it was promised is gone.
+    CapacityLost,
+    /// A request of a higher tier took what it was promised.
+    Outranked,
+    /// A lease before it lasts longer than was bought.
+    Overrun,
+    /// A quota, a price or the policy has changed.
+    TermsChanged,
+}
+
+impl PromiseCause {
+    /// The stable code, as in the API.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            PromiseCause::Queued => "queued",
+            PromiseCause::Earlier => "earlier",
+            PromiseCause::OwnerReturned => "owner_returned",
+            PromiseCause::CapacityLost => "capacity_lost",
+            PromiseCause::Outranked => "outranked",
+            PromiseCause::Overrun => "overrun",
+            PromiseCause::TermsChanged => "terms_changed",
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -117,7 +117,14 @@ fn group_outcome(events: &[Event]) -> GroupOutcome {
         Event::LeaseGranted { terms, .. } => Some(terms.lease),
         _other => None,
     });
-    lease.map_or(GroupOutcome::Pledged, |lease| GroupOutcome::Granted { lease })
+    let is_promise = events
+        .iter()
+        .any(|event| matches!(event, Event::StartPromised { .. } | Event::PromiseWithdrawn { .. }));
+    match lease {
+        Some(lease) => GroupOutcome::Granted { lease },
+        None if is_promise => GroupOutcome::Promised,
+        None => GroupOutcome::Pledged,
+    }
 }
 
 /// A mutation that was done uses up its key; a refused one does not (LK1).

@@ -3,6 +3,8 @@
 //! It cannot fail: an event was decided on the very state it is folded into. An event that does not
 //! fit is a bug (or another cell's journal), and stops the process.
 
+mod promises;
+
 use std::collections::BTreeSet;
 
 use sublet_protocol::capacity::{Origin, SliceId};
@@ -13,13 +15,16 @@ use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::OfferTerms;
 use sublet_protocol::records::Record;
+use sublet_protocol::requests::PromiseCause;
 use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
 use crate::quota::Spend;
 use crate::state::{
     Cluster, Due, EndNotice, KeyEntry, LastHour, Lease, LeaseStage, Node, Offer, Request,
-    RequestStage, State, Tenant,
+    RequestStage, State, Tenant, Whereabouts,
 };
+
+pub(crate) use promises::taken_away;
 
 const LIVE_LEASE: &str = "INV-12: an event names a lease that is live";
 const LIVE_REQUEST: &str = "INV-12: an event names a request that is open";
@@ -97,9 +102,10 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             }
         }
         Event::CapacityOffered { offer, expires_at } => offered(state, offer, *expires_at),
-        Event::OfferRescinded { slice, generation, .. } => {
+        Event::OfferRescinded { slice, generation, reason } => {
             remember_generation(state, *slice, *generation);
             remove_offer(state, *slice);
+            promises::stands(state, *slice, promises::after_offer(*reason));
         }
         Event::RequestSubmitted { request, tenant, spec } => {
             let fresh = Request {
@@ -123,6 +129,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
         | Event::RequestClosed { request, tenant, .. } => {
             state.requests.remove(request);
             state.waiting.remove(request);
+            promises::ended(state, *request);
             tenant_mut(state, *tenant).open_requests -= 1;
         }
         Event::RequestRequeued { request, reason, .. } => requeued(state, *request, *reason),
@@ -152,7 +159,9 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             lease.used = lease.used.max(*used);
             lease.stopped.insert(*slice);
         }
-        Event::LeaseEnded { lease, settlement, .. } => ended(state, *lease, settlement),
+        Event::LeaseEnded { lease, reason, settlement, .. } => {
+            ended(state, *lease, *reason, settlement);
+        }
         Event::TailSealed { .. } => {
             state.unsealed_from = state.next_index;
             state.sealed_at = at;
@@ -182,6 +191,10 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             lease_mut(state, *lease).checkpoint_at = Some(at);
         }
         Event::LeaseRecalled { lease, by } => recalled(state, *lease, *by),
+        Event::StartPromised { request, start, not_before, slices, cause, .. } => {
+            promises::made(state, *request, (*start, *not_before), slices, *cause);
+        }
+        Event::PromiseWithdrawn { request, .. } => promises::ended(state, *request),
     }
     state.next_index += 1;
 }
@@ -235,6 +248,7 @@ fn offered(state: &mut State, offer: &OfferTerms, expires_at: Timestamp) {
     let moment = state.moment();
     state.tree.change_hardware(owner, model, (gpu, GpuMilli::ZERO), &moment);
     state.offers.insert(slice, Offer { terms: *offer, offered_at: state.now, expires_at });
+    promises::stands(state, slice, Whereabouts::There);
     state.due.insert((expires_at, Due::Offer(slice)));
 }
 
@@ -270,6 +284,7 @@ fn requeued(state: &mut State, request: RequestId, reason: EndReason) {
 fn pledged(state: &mut State, request: RequestId, slices: &[SliceId], until: Timestamp) {
     let entry = state.requests.get_mut(&request).expect(LIVE_REQUEST);
     entry.stage = RequestStage::Pledged { slices: slices.iter().copied().collect(), until };
+    promises::ended(state, request);
     state.pledged.extend(slices.iter().map(|slice| (*slice, request)));
     state.due.insert((until, Due::Pledge(request)));
 }
@@ -304,6 +319,7 @@ fn granted(state: &mut State, terms: &LeaseTerms) {
     request.since = now;
     request.attempts = terms.attempt;
     state.waiting.remove(&terms.request);
+    promises::ended(state, terms.request);
     let tenant = tenant_mut(state, terms.tenant);
     let held = tenant.held.entry(terms.model).or_default();
     *held = held.saturating_add(terms.gpu_total());
@@ -422,6 +438,11 @@ fn ending(state: &mut State, id: LeaseId, cause: EndReason, deadline: Timestamp)
 fn recalled(state: &mut State, id: LeaseId, by: Timestamp) {
     forget_recall(state, id);
     lease_mut(state, id).recalled_by = Some(by);
+    let members = state.leases[&id].terms.members.clone();
+    for member in members {
+        let lost = Whereabouts::Lost(PromiseCause::OwnerReturned);
+        promises::stands(state, member.slice, lost);
+    }
     state.due.insert((by, Due::Recall(id)));
 }
 
@@ -432,12 +453,13 @@ fn forget_recall(state: &mut State, id: LeaseId) {
     }
 }
 
-fn ended(state: &mut State, lease: LeaseId, settlement: &Settlement) {
+fn ended(state: &mut State, lease: LeaseId, reason: EndReason, settlement: &Settlement) {
     remove_lease_due(state, lease);
     forget_recall(state, lease);
     let over = state.leases.remove(&lease).expect(LIVE_LEASE);
     for member in &over.terms.members {
         state.leased.remove(&member.slice);
+        promises::stands(state, member.slice, promises::after_lease(reason, state.now));
     }
     let terms = &over.terms;
     let tenant = tenant_mut(state, terms.tenant);

@@ -31,6 +31,16 @@ impl Candidate {
     }
 }
 
+/// The slice as it is offered or leased now. Of a leased one nobody has said how long it stays idle.
+pub(crate) fn there(state: &State, slice: SliceId) -> Option<Candidate> {
+    if let Some(offer) = state.offers.get(&slice) {
+        return Some(Candidate::of(offer));
+    }
+    let lease = state.leases.get(state.leased.get(&slice)?)?;
+    let member = lease.terms.members.iter().find(|member| member.slice == slice)?;
+    Some(Candidate { slice, capacity: member.capacity, origin: member.origin, idle: None })
+}
+
 /// The first hard rule that keeps the slice from serving the request; none if it fits.
 ///
 /// Prices, quotas and placement concern a group of slices and are judged there.
@@ -113,7 +123,7 @@ pub(crate) const fn is_isolation_allowed(class: Class, isolation: Isolation) -> 
 }
 
 /// How much idle time a tier may rely on. The lowest takes any: it is the first to go.
-const fn promised(idle: IdleFor, tier: Tier) -> Option<Seconds> {
+pub(crate) const fn promised(idle: IdleFor, tier: Tier) -> Option<Seconds> {
     match tier {
         Tier::Reserved => Some(idle.p10),
         Tier::Standard => Some(idle.p50),

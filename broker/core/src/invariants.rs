@@ -5,15 +5,15 @@
 //! at time (3, 7 to 11) are checked by the simulator; money per event (4) and `State = fold(journal)`
 //! (12) also where the journal is at hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::capacity::{Origin, Part, SliceId};
-use sublet_protocol::ids::{GpuModel, LeaseId, TenantId};
+use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::leases::Member;
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::units::GpuMilli;
 
-use crate::state::{Due, LeaseStage, Offer, RequestStage, State};
+use crate::state::{Due, LeaseStage, Offer, RequestStage, State, Whereabouts};
 use crate::{partition, quota};
 
 /// A rule that a state breaks.
@@ -280,11 +280,36 @@ fn grants_are_sound(state: &State) -> Vec<Violation> {
     });
     found
         .extend(kept.map(|(slice, id)| violation(15, format!("{slice} is kept for {id} in vain"))));
+    promises_are_sound(state, &mut found);
     let stale = state.due.iter().filter(|(at, thing)| !is_live(state, *at, *thing));
     found.extend(
         stale.map(|(at, thing)| violation(15, format!("{thing:?} is due at {at} in vain"))),
     );
     found
+}
+
+/// A promise is made to a request that waits without a pledge, for as many slices as it asks; each is
+/// offered or leased unless it is known to be gone, and the index agrees.
+fn promises_are_sound(state: &State, found: &mut Vec<Violation>) {
+    let mut index: BTreeMap<SliceId, BTreeSet<RequestId>> = BTreeMap::new();
+    for (id, promise) in &state.promises {
+        let request = state.requests.get(id).filter(|r| r.stage == RequestStage::Waiting);
+        let asked = request.and_then(|request| usize::try_from(request.spec.count).ok());
+        if asked != Some(promise.slices.len()) {
+            found.push(violation(15, format!("what is promised to {id} is not what it waits for")));
+        }
+        for (slice, standing) in &promise.slices {
+            index.entry(*slice).or_default().insert(*id);
+            let is_there = state.offers.contains_key(slice) || state.leased.contains_key(slice);
+            if *standing == Whereabouts::There && !is_there {
+                found.push(violation(15, format!("{slice} is promised to {id} and not there")));
+            }
+        }
+    }
+    if index != state.promised {
+        found
+            .push(violation(15, "the index of promised slices is not that of the promises".into()));
+    }
 }
 
 fn is_live(state: &State, at: sublet_protocol::units::Timestamp, thing: Due) -> bool {

@@ -35,6 +35,6 @@ mod tests;
 pub use apply::{Applied, apply};
 pub use evolve::{evolve, fold};
 pub use state::{
-    Cluster, EndNotice, Lease, LeaseStage, Node, Offer, Request, RequestStage, State, StateView,
-    Tenant,
+    Cluster, EndNotice, Lease, LeaseStage, Node, Offer, Promise, Request, RequestStage, State,
+    StateView, Tenant, Whereabouts,
 };

@@ -6,6 +6,7 @@
 mod cluster;
 mod lease;
 mod offer;
+mod promise;
 mod request;
 mod tenant;
 
@@ -27,6 +28,8 @@ pub(crate) use cluster::LastHour;
 pub use cluster::{Cluster, Node};
 pub use lease::{EndNotice, Lease, LeaseStage};
 pub use offer::Offer;
+pub(crate) use promise::PROMISES_MAX;
+pub use promise::{Promise, Whereabouts};
 pub use request::{Request, RequestStage};
 pub use tenant::Tenant;
 
@@ -81,6 +84,8 @@ pub struct State {
     pub(crate) leases: BTreeMap<LeaseId, Lease>,
     pub(crate) leased: BTreeMap<SliceId, LeaseId>,
     pub(crate) pledged: BTreeMap<SliceId, RequestId>,
+    pub(crate) promises: BTreeMap<RequestId, Promise>,
+    pub(crate) promised: BTreeMap<SliceId, BTreeSet<RequestId>>,
     pub(crate) keys: BTreeMap<(KeyScope, [u8; 16]), KeyEntry>,
     pub(crate) keys_by_time: BTreeSet<(Timestamp, KeyScope, [u8; 16])>,
     pub(crate) operator_keys: u32,
@@ -203,6 +208,22 @@ impl State {
     #[must_use]
     pub const fn pledged(&self) -> &BTreeMap<SliceId, RequestId> {
         &self.pledged
+    }
+
+    /// Whom a slice, or a part of the same hardware, was promised to.
+    pub(crate) fn promised_on(&self, slice: SliceId) -> impl Iterator<Item = RequestId> + '_ {
+        let device = SliceId { part: Part::Whole, ..slice };
+        let on_device = self.promised.range(device..).take_while(move |(other, _)| {
+            (other.cluster, other.node, other.device) == (slice.cluster, slice.node, slice.device)
+        });
+        let same = on_device.filter(move |(other, _)| other.part.overlaps(slice.part));
+        same.flat_map(|(_, requests)| requests).copied()
+    }
+
+    /// What waiting requests were promised.
+    #[must_use]
+    pub const fn promises(&self) -> &BTreeMap<RequestId, Promise> {
+        &self.promises
     }
 
     /// The earliest instant at which a sweep has something to do.

@@ -14,7 +14,7 @@ use sublet_protocol::policy::Policy;
 use sublet_protocol::quotas::{Basis, Budget, Quota, TenantTerms, Weight};
 use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
-use sublet_protocol::requests::{SpecError, Tier};
+use sublet_protocol::requests::{PromiseCause, SpecError, Tier};
 use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Seconds, Timestamp};
 
 use super::{
@@ -140,7 +140,20 @@ pub fn commands() -> Vec<(String, Stamped)> {
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
     assert_eq!(all.len(), 27, "a command has no sample");
-    all
+    [all, promises()].concat()
+}
+
+/// What a plan says besides grants and preemptions.
+fn promises() -> Vec<(String, Stamped)> {
+    let (request, start) = (request(), Timestamp::new(1_700_003_600_000));
+    let not_before = Timestamp::new(1_700_000_600_000);
+    let (slices, cause) = (vec![whole()], PromiseCause::Queued);
+    let promise = PlanGroup::Promise { request, start, not_before, slices, cause };
+    let withdraw = PlanGroup::Withdraw { request, cause: PromiseCause::OwnerReturned };
+    let command = Command::CommitPlan { groups: vec![promise, withdraw] };
+    let (id, now) = (CommandId::new(78), Timestamp::new(1_700_000_000_000));
+    let stamped = Stamped { id, actor: Actor::Leader, now, term: 3, key: None, command };
+    vec![("commit_plan_promise".into(), stamped)]
 }
 
 pub fn outcomes() -> Vec<(String, Outcome)> {
@@ -150,8 +163,10 @@ pub fn outcomes() -> Vec<(String, Outcome)> {
         GroupOutcome::Refused { rejection: Rejection::SlicePledged },
     ];
     let rejection = Rejection::SpecInvalid(SpecError::Duration);
+    let promised = GroupOutcome::Promised;
     vec![
         ("done".into(), Outcome::Done { first: 300, count: 3, groups }),
+        ("promised".into(), Outcome::Done { first: 300, count: 1, groups: vec![promised] }),
         ("repeated".into(), Outcome::Repeated { first: 70_000 }),
         ("refused".into(), Outcome::Refused { rejection }),
     ]
@@ -261,6 +276,19 @@ fn lease_events() -> Vec<Event> {
             cause: EndReason::Stalled,
             at: Timestamp::new(1_700_000_120_000),
         },
+        Event::StartPromised {
+            request: request(),
+            tenant: tenant(),
+            start: Timestamp::new(1_700_003_600_000),
+            not_before: Timestamp::new(1_700_000_600_000),
+            slices: vec![slice],
+            cause: PromiseCause::Overrun,
+        },
+        Event::PromiseWithdrawn {
+            request: request(),
+            tenant: tenant(),
+            cause: PromiseCause::OwnerReturned,
+        },
     ]
 }
 
@@ -279,6 +307,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 36, "an event has no sample");
+    assert_eq!(all.len(), 38, "an event has no sample");
     all
 }

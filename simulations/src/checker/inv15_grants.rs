@@ -61,7 +61,10 @@ fn meant(stamped: &Stamped, request: RequestId, slice: SliceId) -> Option<u64> {
     let Command::CommitPlan { groups } = &stamped.command else { return None };
     let members = groups.iter().find_map(|group| match group {
         PlanGroup::Grant { request: its, members } if *its == request => Some(members),
-        PlanGroup::Grant { .. } | PlanGroup::Preempt { .. } => None,
+        PlanGroup::Grant { .. }
+        | PlanGroup::Preempt { .. }
+        | PlanGroup::Promise { .. }
+        | PlanGroup::Withdraw { .. } => None,
     });
     members?.iter().find(|member| member.slice == slice).map(|member| member.generation)
 }

@@ -111,6 +111,8 @@ impl Checker {
             let (members, is_recall) = match group {
                 PlanGroup::Grant { members, .. } => (members, false),
                 PlanGroup::Preempt { members, .. } => (members, true),
+                // Neither gives nor takes a slice.
+                PlanGroup::Promise { .. } | PlanGroup::Withdraw { .. } => continue,
             };
             if is_recall && !is_warm {
                 found = Some("leases are preempted before most agents reported".to_owned());

@@ -7,6 +7,7 @@ mod demand;
 mod ending;
 mod lease;
 mod plan;
+mod promise;
 mod setup;
 pub(crate) mod stalled;
 mod supply;

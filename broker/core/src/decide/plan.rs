@@ -13,7 +13,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{RequestSpec, Tier};
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
-use super::{Decision, ending};
+use super::{Decision, ending, promise};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
 use crate::partition::{self, DeviceRoom};
@@ -35,6 +35,11 @@ pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> 
         PlanGroup::Preempt { victims, freed, members, .. } => {
             preempt(state, (id, request), (victims, freed), members, now)
         }
+        PlanGroup::Promise { start, not_before, slices, cause, .. } => {
+            let promise = promise::Asked { start: *start, not_before: *not_before, slices };
+            promise::promise(state, (id, request), &promise, *cause, now)
+        }
+        PlanGroup::Withdraw { cause, .. } => promise::withdraw(state, id, request, *cause),
     }
 }
 
@@ -104,7 +109,7 @@ fn offers_of<'a>(
     Ok(given)
 }
 
-fn are_distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
+pub(super) fn are_distinct<T: Ord>(items: impl Iterator<Item = T>) -> bool {
     let mut seen = BTreeSet::new();
     items.into_iter().all(|item| seen.insert(item))
 }
@@ -160,7 +165,7 @@ fn judge(
     Ok(Common { cluster, owner, model, gpu, price })
 }
 
-fn is_asked_count(spec: &RequestSpec, given: usize) -> bool {
+pub(super) fn is_asked_count(spec: &RequestSpec, given: usize) -> bool {
     usize::try_from(spec.count).is_ok_and(|asked| asked == given)
 }
 

@@ -283,7 +283,8 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::RequestSubmitted { .. }
         | Event::RequestRequeued { .. }
         | Event::PledgeEnded { .. }
-        | Event::LeaseEnded { .. } => true,
+        | Event::LeaseEnded { .. }
+        | Event::PromiseWithdrawn { .. } => true,
         Event::CellCreated { .. }
         | Event::TenantCreated { .. }
         | Event::ClusterCreated { .. }
@@ -309,7 +310,8 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::LeaseCapped { .. }
         | Event::CheckpointReported { .. }
         | Event::LeaseRecalled { .. }
-        | Event::LeaseEndAnnounced { .. } => false,
+        | Event::LeaseEndAnnounced { .. }
+        | Event::StartPromised { .. } => false,
     }
 }
 

@@ -8,8 +8,9 @@ use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::money::{self, MicroCredits, Price};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{RequestSpec, Tier, WaitReason};
-use sublet_protocol::units::GpuMilli;
+use sublet_protocol::units::{GpuMilli, Timestamp};
 
+use super::openings::{Ends, free_at};
 use super::order::queue_key;
 use super::place;
 use super::problem::Problem;
@@ -48,6 +49,20 @@ pub struct Explanation {
     pub quota_left: GpuMilli,
     /// Slices that are being freed for it.
     pub pledged: u32,
+    /// When it will start at the latest, as it was promised, or earlier by now.
+    pub promised: Option<Timestamp>,
+    /// When it will start, as far as that can be told; nothing if it cannot.
+    pub eta: Option<Eta>,
+}
+
+/// When a request will start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Eta {
+    /// If every lease ended as early as one run in ten of those its predictor knows; at its bought
+    /// end where nothing was predicted.
+    pub earliest: Timestamp,
+    /// If every lease ended at its bought end.
+    pub latest: Timestamp,
 }
 
 /// What would happen to a request.
@@ -100,8 +115,7 @@ pub fn explain_within(
     request: RequestId,
 ) -> Option<Explanation> {
     let entry = view.state.requests.get(&request).filter(|entry| entry.is_waiting())?;
-    let mut problem = Problem::of(view);
-    problem.closed.clone_from(&limits.closed);
+    let problem = Problem::within(view, limits);
     Some(explanation(&problem, request, entry))
 }
 
@@ -136,7 +150,29 @@ fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Expla
         near_misses,
         quota_left: quota_left(problem, request),
         pledged,
+        promised: problem.reservations.start_of(id),
+        eta: eta(problem, id, request),
     }
+}
+
+/// When the request will start: with what is being freed for it, with what it has reserved, else
+/// where there is room first.
+fn eta(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Eta> {
+    let (state, now) = (problem.view.state, problem.view.now);
+    if let RequestStage::Pledged { slices, .. } = &request.stage {
+        let ends = slices.iter().map(|slice| {
+            let lease = state.leased.get(slice).and_then(|lease| state.leases.get(lease));
+            lease.map_or(Some(now), |lease| free_at(state, lease, Ends::Bought, now))
+        });
+        let latest = ends.collect::<Option<Vec<_>>>()?.into_iter().max()?;
+        return Some(Eta { earliest: now, latest });
+    }
+    let spent = Spent::default();
+    let start = |ends| problem.reservations.estimate(&spent, (id, request), ends);
+    let reserved = problem.reservations.start_of(id);
+    let latest = reserved.or_else(|| start(Ends::Bought).map(|start| start.at))?;
+    let earliest = start(Ends::Predicted).map_or(latest, |start| start.at.min(latest));
+    Some(Eta { earliest, latest })
 }
 
 fn allowed_models<'a>(
@@ -259,8 +295,7 @@ pub fn what_if_within(
         preemptions: 0,
         paused_until: None,
     };
-    let mut problem = Problem::of(view);
-    problem.closed.clone_from(&limits.closed);
+    let mut problem = Problem::within(view, limits);
     if let Some(pick) = place::pick(&problem, &Spent::default(), id, &request) {
         let hold = money::cost_half_even(pick.price, pick.total, spec.duration.as_millis());
         let (cluster, model, price) = (pick.cluster, pick.model, pick.price);

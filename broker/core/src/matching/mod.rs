@@ -2,21 +2,25 @@
 //!
 //! `problem` turns a [`StateView`] into free slots and a queue; `order` says who in it comes first;
 //! `solve` walks it and proposes grants; `place` chooses their slots; `preempt` looks for victims
-//! where a higher tier finds no room; `explain` says why a request waits. All is integers, steps are
-//! limited, and equal views give equal plans. The rules judge every proposal again, so a mistake here
-//! costs capacity and never correctness.
+//! where a higher tier finds no room; `reserve` keeps room in the future for those that find
+//! none, and `openings` knows when slices come free; `explain` says why a request waits. All is
+//! integers, steps are limited, and equal views give equal plans. The rules judge every proposal
+//! again, so a mistake here costs capacity and never correctness.
 
 mod explain;
 pub mod index;
+mod openings;
 mod order;
 mod place;
 mod preempt;
 mod problem;
+mod reserve;
 mod score;
 mod solve;
 
 pub use explain::{
-    Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, explain_within, what_if, what_if_within,
+    Eta, Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, explain_within, what_if,
+    what_if_within,
 };
 
 use std::collections::BTreeSet;
@@ -67,8 +71,7 @@ pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     if view.state.waiting().is_empty() {
         return Vec::new();
     }
-    let mut problem = problem::Problem::of(view);
-    problem.closed.clone_from(&limits.closed);
+    let mut problem = problem::Problem::within(view, limits);
     if let Some(typical) = &limits.typical {
         problem.expect(typical.clone());
     }

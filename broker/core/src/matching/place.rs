@@ -16,6 +16,7 @@ use sublet_protocol::requests::{Class, Placement, RequestSpec, WaitReason};
 use sublet_protocol::units::GpuMilli;
 
 use super::problem::{NodeSlots, Problem, Slot};
+use super::reserve::Claim;
 use super::score::{self, Rank};
 use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
@@ -98,6 +99,15 @@ pub(super) fn candidates(
     carved.collect()
 }
 
+/// Whether nobody before the claim has reserved what it would keep; what is pledged to it is its own.
+fn allows(problem: &Problem<'_>, slot: &Slot, slice: SliceId, claim: &Claim) -> bool {
+    let state = problem.view.state;
+    let is_pledged = state.pledged.get(&slice).is_some_and(|owner| claim.is_of(*owner));
+    is_pledged
+        || slot.kept_for.is_some_and(|owner| claim.is_of(owner))
+        || problem.reservations.allows(slice, claim)
+}
+
 /// Why a slot does not serve the request; nothing if it does.
 pub(super) fn obstacle(
     problem: &Problem<'_>,
@@ -111,7 +121,12 @@ pub(super) fn obstacle(
         return fit::misfit(state, spec, &slot.candidate, now).or(Some(WaitReason::Reservation));
     }
     let parts = candidates(problem, place, id, spec);
-    let mut reasons = parts.iter().map(|part| fit::misfit(state, spec, part, now));
+    let claim = Claim::of(problem.view, id, spec);
+    let mut reasons = parts.iter().map(|part| {
+        let reserved =
+            || (!allows(problem, slot, part.slice, &claim)).then_some(WaitReason::Reservation);
+        fit::misfit(state, spec, part, now).or_else(reserved)
+    });
     match reasons.next() {
         Some(first) if reasons.all(|reason| reason.is_some()) => first,
         Some(_) => None,
@@ -120,17 +135,36 @@ pub(super) fn obstacle(
     }
 }
 
+/// Slices that would fit the request and are free, but reserved for others.
+pub(super) fn reserved(problem: &Problem<'_>, id: RequestId, spec: &RequestSpec) -> Vec<Candidate> {
+    let (state, now) = (problem.view.state, problem.view.now);
+    let claim = Claim::of(problem.view, id, spec);
+    let slots = problem.nodes.iter().flat_map(|node| node.slots.iter().map(move |s| (node, s)));
+    let mut found = Vec::new();
+    for (node, slot) in slots {
+        let given = candidates(problem, (node, slot), id, spec).into_iter();
+        let fits = |one: &Candidate| fit::misfit(state, spec, one, now).is_none();
+        found.extend(given.filter(fits).find(|one| !allows(problem, slot, one.slice, &claim)));
+    }
+    found
+}
+
 /// The request's fitting seats, grouped as a grant must be.
 pub(super) fn fitting(problem: &Problem<'_>, id: RequestId, request: &Request) -> Alike {
     let (state, now) = (problem.view.state, problem.view.now);
     let spec = &request.spec;
     let mut alike = Alike::new();
+    let claim = Claim::of(problem.view, id, &request.spec);
     let nodes = problem.nodes.iter().enumerate();
     let is_open = |node: &NodeSlots| !problem.closed.contains(&(node.cluster, node.node));
     for (ordinal, node) in nodes.filter(|(_, node)| is_open(node)) {
         for (place, slot) in node.slots.iter().enumerate() {
             for candidate in candidates(problem, (node, slot), id, spec) {
                 if fit::misfit(state, spec, &candidate, now).is_some() {
+                    continue;
+                }
+                // What others have reserved it must give back in time.
+                if !allows(problem, slot, candidate.slice, &claim) {
                     continue;
                 }
                 let capacity = candidate.capacity;
@@ -215,6 +249,9 @@ pub(super) fn pick(
         let Some(price) = price(state, request, cluster, model) else { continue };
         let total = gpu.checked_mul(u64::from(request.spec.count))?;
         if spent.obstacle(problem.view, &want(request, model, total, price)).is_some() {
+            continue;
+        }
+        if !problem.reservations.leaves_quota(spent, (id, request), model, total) {
             continue;
         }
         let cost = i128::from(price.per_gpu_hour.get()) * i128::from(total.get());

@@ -12,8 +12,9 @@ use sublet_protocol::leases::EndReason;
 use sublet_protocol::requests::Placement;
 use sublet_protocol::units::GpuMilli;
 
-use super::place::{fitting, price};
+use super::place::{self, fitting, price};
 use super::problem::Problem;
+use super::reserve::Claim;
 use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
@@ -50,6 +51,8 @@ struct Victim {
 struct Room {
     free: Vec<PlanMember>,
     victims: Vec<Victim>,
+    /// Free slots that others have reserved.
+    reserved: usize,
 }
 
 /// Who ends, what of theirs is used, and which free slots are used besides.
@@ -209,6 +212,7 @@ fn rooms(
 ) -> BTreeMap<Site, Room> {
     let (state, now) = (problem.view.state, problem.view.now);
     let (spec, tier) = (&request.spec, request.spec.class.tier());
+    let claim = Claim::of(problem.view, id, spec);
     let mut rooms: BTreeMap<Site, Room> = BTreeMap::new();
     let order = Order::of(state, now);
     let running = state.leases.iter().filter(|(lease, _)| !spent.doomed.contains(lease));
@@ -219,9 +223,13 @@ fn rooms(
     victims.sort();
     for (place, lease) in victims {
         let mut freed: BTreeMap<Site, Vec<SliceId>> = BTreeMap::new();
-        let usable = fit::freed_by(state, lease, spec, now).into_iter();
+        let freed_by = fit::freed_by(state, lease, spec, now);
+        // Nobody is ended for what others have reserved.
+        if !freed_by.iter().all(|one| problem.reservations.allows(one.slice, &claim)) {
+            continue;
+        }
         let is_open = |slice: SliceId| !problem.closed.contains(&(slice.cluster, slice.node));
-        for candidate in usable.filter(|candidate| is_open(candidate.slice)) {
+        for candidate in freed_by.into_iter().filter(|candidate| is_open(candidate.slice)) {
             freed.entry(site(spec.placement, &candidate)).or_default().push(candidate.slice);
         }
         for (site, slices) in freed {
@@ -230,6 +238,11 @@ fn rooms(
     }
     if rooms.is_empty() {
         return rooms;
+    }
+    for candidate in place::reserved(problem, id, spec) {
+        if let Some(room) = rooms.get_mut(&site(spec.placement, &candidate)) {
+            room.reserved += 1;
+        }
     }
     for (node, seats) in fitting(problem, id, request).into_values().flatten() {
         for seat in seats {
@@ -267,6 +280,10 @@ fn fewest(room: Room, count: usize) -> Option<Choice> {
             picked.remove(at);
             sum = without;
         }
+    }
+    // Nobody is ended while as much is free, even if others have reserved it.
+    if picked.iter().any(|victim| sum + room.reserved - victim.slices.len() >= count) {
+        return None;
     }
     // A victim goes whole, so all it frees is used before free slots are.
     let mut freed: Vec<SliceId> =

@@ -48,11 +48,11 @@ fn site(numbers: &mut Numbers) -> Room {
         })
         .collect();
     victims.sort_by_key(|victim| victim.place);
-    Room { free, victims }
+    Room { free, victims, reserved: 0 }
 }
 
 fn copy(room: &Room) -> Room {
-    Room { free: room.free.clone(), victims: room.victims.clone() }
+    Room { free: room.free.clone(), victims: room.victims.clone(), reserved: 0 }
 }
 
 /// Every set of victims that suffices with the free slots, as bits in the victims' order.

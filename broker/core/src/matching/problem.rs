@@ -10,7 +10,9 @@ use sublet_protocol::offers::{Division, HostRoom};
 use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
+use super::Limits;
 use super::order::{Line, lines};
+use super::reserve::Reservations;
 use crate::fit::Candidate;
 use crate::partition::{self, DeviceRoom, HostUse, Kept, Typical};
 use crate::state::{Offer, State, StateView};
@@ -86,18 +88,15 @@ pub(super) struct Problem<'a> {
     pub(super) lines: Vec<Line<'a>>,
     /// Nodes on which nothing new may be put.
     pub(super) closed: BTreeSet<(ClusterId, NodeId)>,
+    pub(super) reservations: Reservations<'a>,
     typical: OnceCell<Typical>,
 }
 
 impl<'a> Problem<'a> {
-    pub(super) fn of(view: StateView<'a>) -> Problem<'a> {
-        Problem {
-            view,
-            nodes: nodes(view.state, view.now),
-            lines: lines(view.state, view.now),
-            closed: BTreeSet::new(),
-            typical: OnceCell::new(),
-        }
+    /// All that is free and all that waits.
+    pub(super) fn within(view: StateView<'a>, limits: &Limits) -> Problem<'a> {
+        let (nodes, lines) = (nodes(view.state, view.now), lines(view.state, view.now));
+        Problem { nodes, lines, ..Problem::bare(view, limits) }
     }
 
     /// Scores placements for this load instead of for what waits.
@@ -114,13 +113,13 @@ impl<'a> Problem<'a> {
             Typical::waiting(waiting.map(|id| &state.requests[id].spec))
         })
     }
-}
 
-impl<'a> Problem<'a> {
     /// With no slots and no queue yet.
-    pub(super) fn bare(view: StateView<'a>) -> Problem<'a> {
+    pub(super) fn bare(view: StateView<'a>, limits: &Limits) -> Problem<'a> {
+        let (closed, typical) = (limits.closed.clone(), OnceCell::new());
+        let reservations = Reservations::of(view, closed.clone());
         let (nodes, lines) = (Vec::new(), Vec::new());
-        Problem { view, nodes, lines, closed: BTreeSet::new(), typical: OnceCell::new() }
+        Problem { view, nodes, lines, closed, reservations, typical }
     }
 
     /// Adds the slots of these nodes, which are not there yet.
@@ -218,18 +217,30 @@ impl Shape {
     }
 }
 
-/// Requests for which a plan found no room: each shape with the shortest need that failed. Room only
-/// shrinks while a plan is made.
+/// Requests for which a plan found no room: each shape with the shortest needs that failed, as
+/// predicted for the offers' sake and as bought for the reservations'. Room only shrinks while a plan
+/// is made: what a served request had reserved is kept until the next one.
 #[derive(Debug, Default)]
-pub(super) struct Hopeless(BTreeMap<Shape, Millis>);
+pub(super) struct Hopeless(BTreeMap<Shape, Needs>);
+
+/// How long a request will run, and how long it may.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Needs {
+    pub(super) predicted: Millis,
+    pub(super) bought: Seconds,
+}
 
 impl Hopeless {
-    pub(super) fn has(&self, shape: &Shape, needed: Millis) -> bool {
-        self.0.get(shape).is_some_and(|shortest| needed >= *shortest)
+    pub(super) fn has(&self, shape: &Shape, needs: Needs) -> bool {
+        let known = self.0.get(shape);
+        known.is_some_and(|k| needs.predicted >= k.predicted && needs.bought >= k.bought)
     }
 
-    pub(super) fn add(&mut self, shape: Shape, needed: Millis) {
-        let shortest = self.0.entry(shape).or_insert(needed);
-        *shortest = needed.min(*shortest);
+    pub(super) fn add(&mut self, shape: Shape, needs: Needs) {
+        let known = self.0.entry(shape).or_insert(needs);
+        // Of two that failed the one that is shorter in both says more.
+        if needs.predicted <= known.predicted && needs.bought <= known.bought {
+            *known = needs;
+        }
     }
 }

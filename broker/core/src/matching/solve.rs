@@ -11,7 +11,8 @@ use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
 
 use super::place::pick;
-use super::problem::{Hopeless, Problem, Shape};
+use super::problem::{Hopeless, Needs, Problem, Shape};
+use super::reserve::{Fate, Reservations};
 use super::{Preemption, preempt};
 use crate::fit;
 use crate::quota::{Charges, Obstacle, Standing, Want, standing_with};
@@ -80,8 +81,12 @@ pub(super) struct Trial<'a> {
     pub(super) is_served: bool,
     /// Whether what it lacked is lacking in the state, too, once this plan is committed.
     pub(super) is_lasting: bool,
+    /// What it holds in the future, or why nothing.
+    pub(super) fate: Fate,
     /// What the plan has given away.
     pub(super) spent: &'a Spent,
+    /// What is reserved.
+    pub(super) reservations: &'a Reservations<'a>,
 }
 
 /// Makes a plan for the requests of the source.
@@ -99,8 +104,12 @@ pub(super) fn solve(
     for want in preempt::kept(problem.view).into_values() {
         walk.spent.charges.keep(&problem.view.state.tree, &want);
     }
+    walk.groups.extend(problem.reservations.mend(&walk.spent));
     for tier in [Tier::Reserved, Tier::Standard, Tier::Opportunistic] {
         walk.tier(problem, source, tier);
+    }
+    if !walk.is_full() {
+        walk.groups.extend(problem.reservations.improve(&walk.spent));
     }
     walk.groups
 }
@@ -140,8 +149,10 @@ impl Walk {
                 // Another lease that was to end, or a slot that waits for it, may be there again.
                 let is_lasting = !self.has_preempted();
                 source.bring(problem, id);
-                let is_served = self.serve(problem, tier, id, request);
-                source.tried(view.state, id, &Trial { is_served, is_lasting, spent: &self.spent });
+                let (is_served, fate) = self.serve(problem, tier, id, request);
+                let (spent, reservations) = (&self.spent, &problem.reservations);
+                let trial = Trial { is_served, is_lasting, fate, spent, reservations };
+                source.tried(view.state, id, &trial);
                 if is_served {
                     order.push(Reverse((self.standing(view, tenant), tenant)));
                     break;
@@ -158,20 +169,22 @@ impl Walk {
         self.groups.iter().any(|group| matches!(group, PlanGroup::Preempt { .. }))
     }
 
-    /// Grants the request, or frees room for it; whether either was possible.
+    /// Grants the request, or frees room for it, and whether either was possible; else reserves room
+    /// in the future.
     fn serve(
         &mut self,
         problem: &mut Problem<'_>,
         tier: Tier,
         id: RequestId,
         request: &Request,
-    ) -> bool {
-        // A request with a pledge sees slots that its likes do not.
+    ) -> (bool, Fate) {
         let is_pledged = matches!(request.stage, RequestStage::Pledged { .. });
         let shape = Shape::of(problem.view.state, request.tenant, &request.spec);
-        let needed = fit::needed(&request.spec);
-        if !is_pledged && self.hopeless.has(&shape, needed) {
-            return false;
+        let needs = Needs { predicted: fit::needed(&request.spec), bought: request.spec.duration };
+        // A request with a pledge or a reservation sees slots that its likes do not.
+        let is_special = is_pledged || problem.reservations.concern(id);
+        if !is_special && self.hopeless.has(&shape, needs) {
+            return (false, self.reserve(problem, id, request));
         }
         self.tries += 1;
         let (state, kept) = (problem.view.state, is_pledged.then_some(id));
@@ -184,8 +197,9 @@ impl Walk {
             let want = want(request, pick.model, pick.total, pick.price);
             self.spent.give(problem.view.state, &want);
             let members = pick.take(&mut problem.nodes);
+            problem.reservations.granted(id, &request.spec, &members);
             self.groups.push(PlanGroup::Grant { request: id, members });
-            return true;
+            return (true, Fate::Refused);
         }
         let may_preempt = tier > Tier::Opportunistic && self.preemptions_left > 0;
         let preemption = match may_preempt && !is_pledged {
@@ -194,15 +208,25 @@ impl Walk {
         };
         if let Some(group) = preemption {
             self.preemptions_left -= 1;
+            problem.reservations.pledged(id);
             self.groups.push(group);
-            return true;
+            return (true, Fate::Refused);
         }
         if let Some(kept) = &kept {
             self.spent.charges.keep(&state.tree, kept);
         }
-        if !is_pledged {
-            self.hopeless.add(shape, needed);
+        if is_pledged {
+            return (false, Fate::Refused);
         }
-        false
+        if !is_special {
+            self.hopeless.add(shape, needs);
+        }
+        (false, self.reserve(problem, id, request))
+    }
+
+    fn reserve(&mut self, problem: &mut Problem<'_>, id: RequestId, request: &Request) -> Fate {
+        let (group, fate) = problem.reservations.reserve(&self.spent, id, request);
+        self.groups.extend(group);
+        fate
     }
 }

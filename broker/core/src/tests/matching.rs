@@ -170,7 +170,11 @@ fn a_request_over_what_is_left_of_the_quota_waits_for_it() {
     let first = world.submit("acme", 1, spec(Class::Batch, 7));
     world.activate(first, &[0, 1, 2, 3, 4, 5, 6]);
     let second = world.submit("acme", 2, spec(Class::Batch, 2));
-    assert_eq!(world.plan(), vec![]);
+    // The first of its tenant is told when its own leases will have given the quota back.
+    assert_eq!(world.plan(), vec![GroupOutcome::Promised]);
+    let third = world.submit("acme", 3, spec(Class::Batch, 2));
+    assert_eq!(world.plan(), vec![], "more than one would keep from others what it cannot use");
+    assert_eq!(reason(&world, third), WaitReason::Quota);
     let why = explain(view(&world), second).unwrap();
     assert_eq!((why.reason, why.quota_left), (WaitReason::Quota, GpuMilli::new(1_000)));
 }

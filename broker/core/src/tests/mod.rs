@@ -9,6 +9,7 @@ mod partition;
 mod peers;
 mod plans;
 mod preemption;
+mod promises;
 mod quotas;
 mod recalls;
 mod requests;

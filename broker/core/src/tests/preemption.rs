@@ -45,7 +45,8 @@ fn victims(world: &World, request: RequestId) -> Vec<LeaseId> {
     let of_it = plan.into_iter().find(|group| group.request() == request);
     match of_it {
         Some(PlanGroup::Preempt { victims, .. }) => victims,
-        Some(PlanGroup::Grant { .. }) | None => Vec::new(),
+        Some(PlanGroup::Grant { .. } | PlanGroup::Promise { .. } | PlanGroup::Withdraw { .. })
+        | None => Vec::new(),
     }
 }
 

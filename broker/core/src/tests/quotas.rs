@@ -80,7 +80,7 @@ fn borrowing_stops_exactly_at_nominal_and_the_borrow_limit() {
     let outcome = world.commit(grant(&world, third, &[2]));
     let rejection = Rejection::BorrowLimitReached;
     assert_eq!(outcome, GroupOutcome::Refused { rejection });
-    assert_eq!(world.plan(), vec![]);
+    assert_eq!(world.plan(), vec![GroupOutcome::Promised]);
     assert_eq!(reason(&world, third), WaitReason::BorrowLimit);
     set(&mut world, "acme", quota(1_000, Some(2_000), None));
     let outcome = world.commit(grant(&world, third, &[2]));
@@ -130,7 +130,7 @@ fn a_group_is_asked_on_every_level() {
     let request = world.submit("team", 1, spec(Class::Batch, 3));
     world.grant(request, &[0, 1, 2]);
     let more = world.submit("team", 2, spec(Class::Batch, 1));
-    assert_eq!(world.plan(), vec![]);
+    assert_eq!(world.plan(), vec![GroupOutcome::Promised]);
     assert_eq!(reason(&world, more), WaitReason::BorrowLimit, "that of its group");
     // What acme takes of the pool is gone for the team, too.
     set(&mut world, "org", quota(0, None, None));
@@ -350,7 +350,7 @@ fn scenario_06_a_quota_that_grows_again_is_asked_for_again() {
     for number in four {
         world.stop(lease, gpu(number), HOUR, GuestOutcome::Exited { code: 0 });
     }
-    assert_eq!((world.plan(), left(&world, "acme")), (vec![], 1_000));
+    assert_eq!((world.plan(), left(&world, "acme")), (vec![GroupOutcome::Promised], 1_000));
     // Restored: nothing comes back by itself, the waiting request is judged anew and fits.
     assert_eq!(set(&mut world, "acme", quota(0, Some(8_000), None)).len(), 1);
     assert_eq!(held(&world, "acme"), 4_000);

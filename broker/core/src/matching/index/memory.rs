@@ -22,6 +22,7 @@ use super::shelves::ShelfContents;
 use super::shelves::{Kind, Shelves, window};
 use super::{ClassNo, LotNo, NONE, NodeNo, PoolNo, TenantNo};
 use crate::fit;
+use crate::matching::reserve::CONSERVATIVE_MAX;
 use crate::matching::{Limits, Preemption};
 use crate::preemption;
 use crate::quota::Month;
@@ -48,6 +49,10 @@ pub struct Index {
     pools: BTreeMap<(GpuModel, Tier), PoolNo>,
     /// By pledge: where its slices lie.
     pledges: BTreeMap<RequestId, Vec<SliceId>>,
+    /// What waiting requests were promised.
+    promises: BTreeMap<RequestId, Vec<SliceId>>,
+    /// Classes that sleep because no start is known for them.
+    pub(super) barren: BTreeSet<ClassNo>,
     /// Requests of the last plan that no record has confirmed yet.
     pub(super) proposed: BTreeSet<RequestId>,
     /// Classes that sleep for want of quota or budget.
@@ -92,6 +97,8 @@ impl Index {
             tenant_numbers: BTreeMap::new(),
             pools: BTreeMap::new(),
             pledges: BTreeMap::new(),
+            promises: BTreeMap::new(),
+            barren: BTreeSet::new(),
             proposed: BTreeSet::new(),
             short_of_quota: BTreeSet::new(),
             watchers: BTreeSet::new(),
@@ -122,6 +129,9 @@ impl Index {
         for (slice, request) in &state.pledged {
             index.pledges.entry(*request).or_default().push(*slice);
         }
+        for (request, promise) in &state.promises {
+            index.promises.insert(*request, promise.slices.keys().copied().collect());
+        }
         index
     }
 
@@ -144,12 +154,27 @@ impl Index {
                 }
             }
             Event::OfferRescinded { slice, .. } => drop(self.slice(state, *slice)),
-            Event::RequestSubmitted { request, .. }
-            | Event::RequestRequeued { request, .. }
-            | Event::RequestCancelled { request, .. }
-            | Event::RequestClosed { request, .. } => self.request(state, *request),
+            Event::RequestSubmitted { request, .. } | Event::RequestRequeued { request, .. } => {
+                self.request(state, *request);
+            }
+            Event::RequestCancelled { request, .. } | Event::RequestClosed { request, .. } => {
+                self.request(state, *request);
+                self.promise_over(state, *request);
+            }
+            Event::StartPromised { request, slices, .. } => {
+                self.proposed.remove(request);
+                self.promise_over(state, *request);
+                self.promises.insert(*request, slices.clone());
+                self.claimed(state, *request, slices);
+            }
+            Event::PromiseWithdrawn { request, .. } => {
+                self.proposed.remove(request);
+                self.promise_over(state, *request);
+            }
             Event::CapacityPledged { request, slices, .. } => {
                 self.proposed.remove(request);
+                self.promise_over(state, *request);
+                self.claimed(state, *request, slices);
                 self.pledges.insert(*request, slices.clone());
                 self.request(state, *request);
             }
@@ -170,6 +195,14 @@ impl Index {
                 self.carved(terms);
                 self.request(state, terms.request);
                 self.lease(state, terms.lease);
+                self.promise_over(state, terms.request);
+                let slices: Vec<SliceId> =
+                    terms.members.iter().map(|member| member.slice).collect();
+                self.claimed(state, terms.request, &slices);
+                // How long a leased slice stays idle is not known: it can be counted on again.
+                for class in std::mem::take(&mut self.barren) {
+                    self.queue.wake(class);
+                }
             }
             Event::LeaseActivated { lease, .. } | Event::LeaseEnding { lease, .. } => {
                 self.lease(state, *lease);
@@ -235,7 +268,40 @@ impl Index {
     pub(super) fn wake_all(&mut self) {
         self.short_of_quota.clear();
         self.watchers.clear();
+        self.barren.clear();
         self.queue.wake_all();
+    }
+
+    fn wake_short_of_quota(&mut self) {
+        for class in std::mem::take(&mut self.short_of_quota) {
+            self.queue.wake(class);
+        }
+    }
+
+    /// What a request was promised is not kept for it any more: others may take it, and its tenant's
+    /// other requests have their quota back.
+    fn promise_over(&mut self, state: &State, request: RequestId) {
+        let Some(slices) = self.promises.remove(&request) else { return };
+        if self.promises.len() + 1 >= CONSERVATIVE_MAX {
+            // Somebody else may hold one now.
+            self.wake_all();
+        }
+        for slice in slices {
+            self.offered(state, slice);
+        }
+        self.wake_short_of_quota();
+    }
+
+    /// Slices are taken over the heads of those they were promised to: what else those were promised
+    /// is needed later than before.
+    fn claimed(&mut self, state: &State, by: RequestId, slices: &[SliceId]) {
+        for slice in slices {
+            for other in state.promised_on(*slice).filter(|other| *other != by) {
+                for slice in self.promises.get(&other).cloned().unwrap_or_default() {
+                    self.offered(state, slice);
+                }
+            }
+        }
     }
 
     /// Before a plan: wakes what time, the limits or a plan that was not taken open.
@@ -278,12 +344,6 @@ impl Index {
             self.wake_node(cluster, node);
         }
         self.limits = limits.clone();
-    }
-
-    fn wake_short_of_quota(&mut self) {
-        for class in std::mem::take(&mut self.short_of_quota) {
-            self.queue.wake(class);
-        }
     }
 
     fn wake_watchers(&mut self) {
@@ -384,6 +444,7 @@ impl Index {
             self.families.remove_class(key.family, class);
             self.short_of_quota.remove(&class);
             self.watchers.remove(&class);
+            self.barren.remove(&class);
         }
         if let Some(request) = entry {
             self.arrived(state, id, request);
@@ -399,6 +460,7 @@ impl Index {
             tier: spec.class.tier(),
             priority: spec.priority,
             needed: fit::needed(spec),
+            bought: spec.duration,
         };
         let (class, is_new) = match is_lone(request) {
             true => (self.queue.lone_class(key), true),

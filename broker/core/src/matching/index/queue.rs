@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use sublet_protocol::ids::RequestId;
 use sublet_protocol::requests::Tier;
-use sublet_protocol::units::{Millis, Timestamp};
+use sublet_protocol::units::{Millis, Seconds, Timestamp};
 
 use super::ranked::Ranked;
 use super::table::{Table, Words, hash_words, mix, number, push_tight, words};
@@ -28,6 +28,8 @@ pub struct ClassKey {
     pub priority: u8,
     /// How long they will run.
     pub needed: Millis,
+    /// How long they may run.
+    pub bought: Seconds,
 }
 
 /// The rank of a request within its line: priority, then first submit time, then id.
@@ -86,7 +88,7 @@ const fn tier_number(tier: Tier) -> usize {
 
 fn hash_key(seed: u64, key: &ClassKey) -> u64 {
     let small = u64::from(key.family.0) << 8 | u64::from(key.priority);
-    mix(mix(seed, small), key.needed.get())
+    mix(mix(mix(seed, small), key.needed.get()), key.bought.get())
 }
 
 impl Queue {

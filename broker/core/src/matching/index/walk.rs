@@ -10,7 +10,8 @@ use sublet_protocol::units::{GpuMilli, Timestamp};
 use super::{ClassNo, Index, NodeNo};
 use crate::matching::Limits;
 use crate::matching::problem::Problem;
-use crate::matching::solve::{self, Source, Spent, Trial};
+use crate::matching::reserve::Fate;
+use crate::matching::solve::{self, Source, Trial};
 use crate::state::{State, StateView};
 
 /// See [`plan_with`](crate::matching::plan_with).
@@ -19,10 +20,19 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
         *index = Index::of(view.state);
     }
     index.begin(view.state, view.now, limits);
-    let mut problem = Problem::bare(view);
-    problem.closed.clone_from(&limits.closed);
+    let mut problem = Problem::bare(view, limits);
     if let Some(typical) = &limits.typical {
         problem.expect(typical.clone());
+    }
+    let (pressing, is_broken) = problem.reservations.pressing();
+    if is_broken {
+        // What was kept for it is kept no longer.
+        index.wake_all();
+    }
+    for request in pressing {
+        if let Some(class) = index.queue.find(request) {
+            index.queue.wake(class);
+        }
     }
     let mut walk = ByIndex {
         index,
@@ -85,13 +95,23 @@ impl Source for ByIndex<'_> {
             self.moved.push(class);
             return;
         }
+        if trial.fate == Fate::Holds {
+            // The next one of its kind may hold a reservation, too.
+            self.index.queue.advance(class);
+            self.moved.push(class);
+            return;
+        }
         self.index.queue.sleep(class);
-        if !trial.is_lasting || self.index.queue.is_lone(class) {
+        let is_sure = trial.is_lasting && trial.fate != Fate::Unsure;
+        if !is_sure || self.index.queue.is_lone(class) {
             self.restless.push(class);
             return;
         }
-        if is_short_of_quota(self.index, state, trial.spent, class) {
+        if is_short_of_quota(self.index, state, trial, class) {
             self.index.short_of_quota.insert(class);
+        }
+        if trial.fate == Fate::Barren {
+            self.index.barren.insert(class);
         }
         if self.index.queue.key(class).tier > Tier::Opportunistic {
             self.index.watchers.insert(class);
@@ -103,7 +123,7 @@ impl Source for ByIndex<'_> {
 }
 
 /// Whether more quota or budget could open something for the class.
-fn is_short_of_quota(index: &Index, state: &State, spent: &Spent, class: ClassNo) -> bool {
+fn is_short_of_quota(index: &Index, state: &State, trial: &Trial<'_>, class: ClassNo) -> bool {
     let family = index.queue.key(class).family;
     let (spec, tenant) = (index.families.spec(family), index.queue.key(class).tenant);
     let tenant = index.tenant_name(tenant);
@@ -113,7 +133,9 @@ fn is_short_of_quota(index: &Index, state: &State, spent: &Spent, class: ClassNo
     let count = u64::from(spec.count);
     let mut kinds = index.families.lots(family).iter().filter_map(|lot| index.shelves.kind(*lot));
     kinds.any(|kind| {
+        let model = kind.capacity.model;
         let total = kind.capacity.gpu.checked_mul(count).unwrap_or(GpuMilli::MAX);
-        total > spent.room(state, tenant, kind.capacity.model)
+        let total = total.saturating_add(trial.reservations.reserved(tenant, model));
+        total > trial.spent.room(state, tenant, model)
     })
 }
