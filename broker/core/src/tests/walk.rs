@@ -8,10 +8,11 @@ use sublet_protocol::commands::{
 };
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, RequestId, Token};
+use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, MigMode, OfferTerms, RescindReason, SharedBy};
-use sublet_protocol::quotas::Quota;
+use sublet_protocol::quotas::{Basis, Budget, Quota, TenantTerms, Weight};
 use sublet_protocol::requests::{Class, RequestSpec};
-use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
+use sublet_protocol::units::{CpuMilli, GpuMilli, GpuTime, MiB, Seconds};
 
 use crate::matching::index::Index;
 use crate::matching::{self, Limits, Preemption};
@@ -42,7 +43,9 @@ enum Step {
     Sweep,
     Silence { node: u64 },
     Reboot { node: u64 },
-    Quota { gpus: u64 },
+    Quota { who: usize, gpus: u64, borrow: Option<u64>, lend: Option<u64>, is_hardware: bool },
+    Terms { who: usize, weight: u32, hours: Option<u64>, money: Option<i64> },
+    Move { who: usize, to: Option<usize> },
     Seal,
 }
 
@@ -75,9 +78,53 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Sweep),
         1 => (0_u64..2).prop_map(|node| Step::Silence { node }),
         1 => (0_u64..2).prop_map(|node| Step::Reboot { node }),
-        1 => (0_u64..20).prop_map(|gpus| Step::Quota { gpus }),
+        1 => (0_u64..20).prop_map(|gpus| Step::Quota {
+            who: 1, gpus, borrow: None, lend: None, is_hardware: false
+        }),
         1 => Just(Step::Seal),
     ]
+}
+
+/// Steps that change the tree, quotas with limits, weights and budgets, among the others.
+fn tree_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        40 => step(),
+        1 => (0..NAMES.len(), 0_u64..20, few(12), few(12), any::<bool>()).prop_map(
+            |(who, gpus, borrow, lend, is_hardware)| {
+                Step::Quota { who, gpus, borrow, lend, is_hardware }
+            }
+        ),
+        1 => (0..NAMES.len(), 0_u32..3_000, allowed(), allowed()).prop_map(
+            |(who, weight, hours, money)| {
+                let money = money.map(|money| i64::try_from(money).unwrap());
+                Step::Terms { who, weight, hours, money }
+            }
+        ),
+        1 => (0..NAMES.len(), proptest::option::of(0..NAMES.len()))
+            .prop_map(|(who, to)| Step::Move { who, to }),
+    ]
+}
+
+/// A budget: none, nothing, little or much.
+fn allowed() -> impl Strategy<Value = Option<u64>> {
+    prop_oneof![3 => Just(None), 1 => Just(Some(0)), 1 => few(40), 2 => Just(Some(1_000))]
+}
+
+/// A limit, as often none.
+fn few(end: u64) -> impl Strategy<Value = Option<u64>> {
+    proptest::option::of(0..end)
+}
+
+/// Tenants that quotas, terms and moves are for; the last two are groups at first.
+const NAMES: [&str; 4] = ["owner", "acme", "pool", "org"];
+
+fn world() -> World {
+    let mut world = World::with_nodes(2);
+    for name in &NAMES[2..] {
+        let create = Command::CreateTenant { tenant: tenant(name), parent: None };
+        world.must(operator(), create);
+    }
+    world
 }
 
 /// The lease at this place among the live ones, with its first member that has not stopped.
@@ -172,14 +219,28 @@ fn take(world: &mut World, step: Step) {
             let next = boot_of(world, gpu(number * 8)).next();
             world.register(number, next.get());
         }
-        Step::Quota { gpus } => {
-            let nominal = GpuMilli::new(gpus * 1_000);
-            let set = Command::SetQuota {
-                tenant: tenant("acme"),
-                model: model(),
-                quota: Quota::of(nominal),
+        Step::Quota { who, gpus, borrow, lend, is_hardware } => {
+            let milli = |gpus: u64| GpuMilli::new(gpus * 1_000);
+            let quota = Quota {
+                nominal: milli(gpus),
+                borrow_limit: borrow.map(milli),
+                lend_limit: lend.map(milli),
+                basis: if is_hardware { Basis::Hardware } else { Basis::Allowance },
             };
+            let set = Command::SetQuota { tenant: tenant(NAMES[who]), model: model(), quota };
             world.ask(operator(), None, set);
+        }
+        Step::Terms { who, weight, hours, money } => {
+            let budget = Budget {
+                gpu_time: hours.map(|hours| GpuTime::new(hours * 3_600_000_000)),
+                money: money.map(|units| MicroCredits::new(units * MicroCredits::PER_UNIT)),
+            };
+            let terms = TenantTerms { weight: Weight::new(weight), budget };
+            world.ask(operator(), None, Command::SetTerms { tenant: tenant(NAMES[who]), terms });
+        }
+        Step::Move { who, to } => {
+            let parent = to.map(|to| tenant(NAMES[to]));
+            world.ask(operator(), None, Command::MoveTenant { tenant: tenant(NAMES[who]), parent });
         }
         Step::Seal => {
             world.ask(Actor::Leader, None, Command::SealTail);
@@ -278,7 +339,16 @@ impl Follower {
         for record in &world.journal[self.heard..] {
             self.index.on_record(&world.state, record);
         }
+        let heard = &world.journal[self.heard..];
+        // Budgets decide which requests are alike: then the next plan builds it anew.
+        let is_rebuilt = heard.iter().any(|record| {
+            matches!(record.event, Event::TermsSet { .. } | Event::TenantMoved { .. })
+        });
         self.heard = world.journal.len();
+        if is_rebuilt {
+            assert!(!self.index.is_of(&world.state), "it says that it is not in step");
+            self.index = Index::of(&world.state);
+        }
         assert!(self.index.is_of(&world.state), "it has heard of everything");
     }
 
@@ -299,9 +369,9 @@ proptest! {
 
     #[test]
     fn an_index_that_follows_plans_as_a_look_at_everything_does(
-        steps in prop::collection::vec((step(), 0_u8..8), 1..120)
+        steps in prop::collection::vec((tree_step(), 0_u8..8), 1..120)
     ) {
-        let mut world = World::with_nodes(2);
+        let mut world = world();
         let mut follower = Follower::of(&world);
         for (step, whim) in steps {
             let is_plan = matches!(step, Step::Plan);
@@ -327,9 +397,9 @@ proptest! {
 
     #[test]
     fn whatever_is_asked_in_whatever_order_the_invariants_hold(
-        steps in prop::collection::vec(step(), 1..120)
+        steps in prop::collection::vec(tree_step(), 1..120)
     ) {
-        let mut world = World::with_nodes(2);
+        let mut world = world();
         for step in steps {
             take(&mut world, step);
         }
@@ -342,7 +412,7 @@ fn a_long_walk_grants_ends_and_preempts_and_an_index_follows_it() {
     use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let mut world = World::with_nodes(2);
+    let mut world = world();
     let mut follower = Follower::of(&world);
     for _ in 0..2_500 {
         let step = step().new_tree(&mut runner).unwrap().current();
@@ -369,4 +439,22 @@ fn a_long_walk_grants_ends_and_preempts_and_an_index_follows_it() {
         count(|part| matches!(part, Part::Share { .. })),
     ];
     assert!(seen.iter().all(|number| *number >= 3), "it carves everything: {seen:?}");
+}
+
+#[test]
+fn a_long_walk_moves_tenants_and_cuts_budgets_under_leases() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[11; 32]);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let mut world = world();
+    for _ in 0..2_500 {
+        let step = tree_step().new_tree(&mut runner).unwrap().current();
+        take(&mut world, step);
+    }
+    let count = |name: &str| world.journal.iter().filter(|r| r.event.name() == name).count();
+    let names =
+        ["lease_granted", "tenant_moved", "terms_set", "tenant_over_admitted", "lease_capped"];
+    let seen = names.map(count);
+    assert!(seen.iter().all(|number| *number >= 2), "it reaches everything: {seen:?}");
 }
