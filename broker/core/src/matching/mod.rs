@@ -23,12 +23,13 @@ pub use explain::{
     what_if_within,
 };
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::ids::{ClusterId, NodeId};
+use sublet_protocol::units::{CpuMilli, MiB};
 
-use crate::partition::Typical;
+use crate::partition::{self, NodeRoom, Typical};
 use crate::state::StateView;
 
 /// What a plan must keep off.
@@ -86,4 +87,17 @@ pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
 #[must_use]
 pub fn plan_with(index: &mut index::Index, view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     index::plan_with(index, view, limits)
+}
+
+/// What is free of each node that offers something, as placements are scored on.
+#[must_use]
+pub fn rooms(view: StateView<'_>) -> BTreeMap<(ClusterId, NodeId), NodeRoom> {
+    score::rooms(&problem::Problem::of(view))
+}
+
+/// The CPU and host memory that the leases on a node hold.
+#[must_use]
+pub fn host_use(view: StateView<'_>, cluster: ClusterId, node: NodeId) -> (CpuMilli, MiB) {
+    let used = partition::host_use(view.state, cluster, node);
+    (used.cpu, used.memory)
 }

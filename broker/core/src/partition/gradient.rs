@@ -6,6 +6,8 @@
 //! is left on the GPUs that are too full for it. A placement is the better the less it makes that grow.
 //! Sums are integers: weights times thousandths of a GPU.
 
+use std::collections::BTreeMap;
+
 use sublet_protocol::capacity::Isolation;
 use sublet_protocol::ids::GpuModel;
 use sublet_protocol::requests::{Class, Placement, RequestSpec};
@@ -15,7 +17,7 @@ use super::mig::{Geometry, Layout};
 use crate::fit::is_isolation_allowed;
 
 /// Most kinds in a typical load; the heaviest are kept.
-const KINDS_MAX: usize = 128;
+const KINDS_MAX: usize = 256;
 
 /// A kind of request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,22 +146,45 @@ pub struct NodeRoom {
 
 /// Kinds of requests with how often each comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Typical(Vec<(Kind, u64)>);
+pub struct Typical {
+    groups: Vec<Group>,
+    weight: u128,
+}
+
+/// Kinds that differ in what they need of the host only: the same GPUs serve them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Group {
+    /// One of them.
+    kind: Kind,
+    /// What each needs of the node's host, all its slices together, and its weight.
+    hosts: Vec<(CpuMilli, MiB, u64)>,
+}
 
 impl Typical {
-    /// A load of these kinds and weights. At most 128 kinds are kept, the heaviest.
+    /// A load of these kinds and weights. At most 256 kinds are kept, the heaviest.
     #[must_use]
     pub fn new(kinds: impl IntoIterator<Item = (Kind, u64)>) -> Typical {
         let mut kinds: Vec<(Kind, u64)> = kinds.into_iter().collect();
         kinds.sort_by(|(a, weight), (b, other)| other.cmp(weight).then_with(|| a.cmp(b)));
         kinds.truncate(KINDS_MAX);
-        Typical(kinds)
+        let weight = kinds.iter().map(|(_, weight)| u128::from(*weight)).sum();
+        let mut groups: Vec<Group> = Vec::new();
+        for (kind, weight) in kinds {
+            let times = u64::from(kind.together);
+            let cpu = CpuMilli::new(kind.cpu.get().saturating_mul(times));
+            let host = (cpu, MiB::new(kind.host_memory.get().saturating_mul(times)), weight);
+            match groups.iter_mut().find(|group| group.kind.needs_the_same_gpus(&kind)) {
+                Some(group) => group.hosts.push(host),
+                None => groups.push(Group { kind, hosts: vec![host] }),
+            }
+        }
+        Typical { groups, weight }
     }
 
     /// The load of those that wait, and as much again of what is supposed of an unknown one.
     #[must_use]
     pub fn waiting<'a>(specs: impl IntoIterator<Item = &'a RequestSpec>) -> Typical {
-        let mut counts: std::collections::BTreeMap<Kind, u64> = std::collections::BTreeMap::new();
+        let mut counts: BTreeMap<Kind, u64> = BTreeMap::new();
         for spec in specs {
             *counts.entry(Kind::of(spec)).or_default() += 1;
         }
@@ -172,38 +197,103 @@ impl Typical {
 
     /// The sum of the weights.
     #[must_use]
-    pub fn weight(&self) -> u128 {
-        self.0.iter().map(|(_, weight)| u128::from(*weight)).sum()
+    pub const fn weight(&self) -> u128 {
+        self.weight
     }
 
     /// The free GPU of the node that the load could not use: thousandths times weights, summed.
     #[must_use]
     pub fn unusable(&self, node: &NodeRoom) -> u128 {
         let total: u64 = node.free.iter().map(|free| free.gpu().get()).sum();
-        let of = |kind: &Kind| {
-            let usable = if kind.runs_on(node) { kind.usable(node) } else { 0 };
-            total - usable
-        };
-        self.0.iter().map(|(kind, weight)| u128::from(of(kind)) * u128::from(*weight)).sum()
+        let usable: u128 = self.groups.iter().map(|group| group.usable(node)).sum();
+        u128::from(total) * self.weight - usable
+    }
+}
+
+impl Group {
+    /// The free GPU of the node that its kinds could use, times their weights.
+    fn usable(&self, node: &NodeRoom) -> u128 {
+        let kind = &self.kind;
+        let is_allowed =
+            kind.models.is_empty() || node.model.is_some_and(|model| kind.models.contains(&model));
+        if kind.gpu == GpuMilli::ZERO || !is_allowed {
+            return 0;
+        }
+        let serving = node.free.iter().filter(|free| free.serves(kind));
+        let (count, usable) =
+            serving.fold((0_u32, 0_u64), |(n, sum), free| (n + 1, sum + free.gpu().get()));
+        if count < kind.together || usable == 0 {
+            return 0;
+        }
+        let fits = |host: &&(CpuMilli, MiB, u64)| host.0 <= node.cpu && host.1 <= node.host_memory;
+        let weight: u64 = self.hosts.iter().filter(fits).map(|(_, _, weight)| weight).sum();
+        u128::from(usable) * u128::from(weight)
     }
 }
 
 impl Kind {
-    fn runs_on(&self, node: &NodeRoom) -> bool {
-        let together = u64::from(self.together);
-        let count = node.free.iter().filter(|free| free.serves(self)).count();
-        self.gpu > GpuMilli::ZERO
-            && (self.models.is_empty()
-                || node.model.is_some_and(|model| self.models.contains(&model)))
-            && self.cpu.checked_mul(together).is_some_and(|cpu| cpu <= node.cpu)
-            && self
-                .host_memory
-                .checked_mul(together)
-                .is_some_and(|memory| memory <= node.host_memory)
-            && u64::try_from(count).is_ok_and(|count| count >= together)
+    fn needs_the_same_gpus(&self, other: &Kind) -> bool {
+        let gpus = |kind: &Kind| (kind.gpu, kind.memory, kind.together, kind.class);
+        gpus(self) == gpus(other) && self.models == other.models
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(gpu: u64, together: u32, cores: u64) -> Kind {
+        Kind {
+            gpu: GpuMilli::new(gpu),
+            memory: MiB::ZERO,
+            together,
+            cpu: CpuMilli::new(cores * 1_000),
+            host_memory: MiB::ZERO,
+            class: Class::Batch,
+            models: Vec::new(),
+        }
     }
 
-    fn usable(&self, node: &NodeRoom) -> u64 {
-        node.free.iter().filter(|free| free.serves(self)).map(|free| free.gpu().get()).sum()
+    fn node(free: &[u64], cores: u64) -> NodeRoom {
+        let memory = MiB::new(10_000);
+        let piece = |gpu: &u64| match *gpu {
+            1_000 => Free::Whole { memory },
+            gpu => Free::Shared { gpu: GpuMilli::new(gpu), memory },
+        };
+        NodeRoom {
+            model: None,
+            free: free.iter().map(piece).collect(),
+            cpu: CpuMilli::new(cores * 1_000),
+            host_memory: MiB::ZERO,
+        }
+    }
+
+    #[test]
+    fn what_a_kind_cannot_use_is_counted_as_the_paper_does() {
+        // (kind, free, cores, unusable thousandths)
+        let rows: [(Kind, &[u64], u64, u128); 8] = [
+            (kind(500, 1, 0), &[1_000, 600, 400], 0, 400),
+            (kind(1_000, 1, 0), &[1_000, 600, 400], 0, 1_000),
+            (kind(1_000, 2, 0), &[1_000, 600, 400], 0, 2_000),
+            (kind(1_000, 2, 0), &[1_000, 1_000, 400], 0, 400),
+            (kind(500, 1, 8), &[1_000, 600], 8, 0),
+            (kind(500, 1, 8), &[1_000, 600], 7, 1_600),
+            (kind(0, 1, 1), &[1_000, 600], 8, 1_600),
+            (kind(700, 1, 0), &[600, 600], 0, 1_200),
+        ];
+        for (kind, free, cores, unusable) in rows {
+            let typical = Typical::new([(kind.clone(), 1)]);
+            assert_eq!(typical.unusable(&node(free, cores)), unusable, "{kind:?} on {free:?}");
+        }
+    }
+
+    #[test]
+    fn kinds_count_by_their_weights_also_when_they_need_the_same_gpus() {
+        let kinds = [(kind(500, 1, 1), 3), (kind(500, 1, 9), 2), (kind(1_000, 1, 1), 5)];
+        let typical = Typical::new(kinds);
+        assert_eq!(typical.weight(), 10);
+        // 400 free: none can use it. 600: the first can, the second has too few cores.
+        assert_eq!(typical.unusable(&node(&[400], 4)), 4_000);
+        assert_eq!(typical.unusable(&node(&[600], 4)), 600 * 7);
     }
 }

@@ -7,6 +7,7 @@ mod leases;
 mod matching;
 mod partition;
 mod peers;
+mod placement;
 mod plans;
 mod preemption;
 mod promises;
