@@ -8,6 +8,7 @@
 
 pub mod chaos;
 pub(crate) mod checker;
+pub mod fill;
 pub mod generator;
 pub mod html;
 pub mod lending;

@@ -1,6 +1,7 @@
 //! Arguments, exit codes and what is printed. The work is done by the library.
 
 mod chaos;
+mod fill;
 mod fit;
 mod generate;
 mod mutations;
@@ -27,6 +28,7 @@ struct Arguments {
 enum Command {
     Chaos(chaos::Arguments),
     Replay(replay::Arguments),
+    Fill(fill::Arguments),
     Report(report::Arguments),
     Generate(generate::Arguments),
     Fit(fit::Arguments),
@@ -46,6 +48,7 @@ pub(crate) fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::Fill(arguments) => fill::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Fit(arguments) => fit::run(&arguments),

@@ -92,7 +92,7 @@ pub fn plan_with(index: &mut index::Index, view: StateView<'_>, limits: &Limits)
 /// What is free of each node that offers something, as placements are scored on.
 #[must_use]
 pub fn rooms(view: StateView<'_>) -> BTreeMap<(ClusterId, NodeId), NodeRoom> {
-    score::rooms(&problem::Problem::of(view))
+    score::rooms(&problem::Problem::within(view, &Limits::NONE))
 }
 
 /// The CPU and host memory that the leases on a node hold.
