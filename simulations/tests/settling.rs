@@ -255,12 +255,19 @@ impl Cell {
                 (stage, lease.terms().members.iter().map(|member| member.slice).collect())
             }
         };
-        self.state.requests().iter().map(|(id, request)| (*id, of(request))).collect()
+        // In words: without the numbers of records, which never come back.
+        let promise = |id: &RequestId| {
+            let promise = self.state.promises().get(id);
+            promise.map(|one| format!("{:?}", (one.start(), one.cause(), one.slices())))
+        };
+        let requests = self.state.requests().iter();
+        requests.map(|(id, request)| (*id, (of(request), promise(id)))).collect()
     }
 }
 
-/// Each request's stage, and the slices that it holds or that are kept for it.
-type Picture = BTreeMap<RequestId, (u8, Vec<SliceId>)>;
+/// Each request's stage, the slices that it holds or that are kept for it, and what start it was
+/// promised.
+type Picture = BTreeMap<RequestId, ((u8, Vec<SliceId>), Option<String>)>;
 
 /// Every state of one mix of requests.
 struct Search<'a> {

@@ -61,8 +61,6 @@ fn a_lease_is_made_shown_explained_and_given_back() {
 
     let saved = home.json(&["lease", "checkpoint", &lease]);
     assert!(saved["checkpoint_at"].is_string(), "{saved}");
-    let at_once = home.sublet(&["lease", "checkpoint", &lease]);
-    assert!(at_once.code != 0 && at_once.err.contains("less often"), "{at_once:#?}");
     // Only who owns the GPUs may recall; to others the lease looks absent.
     let foreign = home.sublet(&["lease", "recall", &lease, "--in", "1h"]);
     assert_eq!(foreign.code, 3, "{foreign:#?}");
