@@ -38,6 +38,7 @@ const SEED: u64 = 0x5ca1_ab1e_0dd5_eed5;
 /// limits open something for them; a plan looks at the others only.
 #[derive(Debug, Clone)]
 pub struct Index {
+    seed: u64,
     /// The next record it has not heard of.
     next_record: u64,
     pub(super) queue: Queue,
@@ -88,6 +89,7 @@ impl Index {
     #[must_use]
     pub fn seeded(state: &State, seed: u64) -> Index {
         let mut index = Index {
+            seed,
             next_record: state.next_index,
             queue: Queue::new(seed),
             shelves: Shelves::new(seed),
@@ -117,9 +119,12 @@ impl Index {
         for id in &state.waiting {
             index.request(state, *id);
         }
-        for id in state.leases.keys() {
+        // The oldest first: each finds its place at the front of its pool.
+        let mut leases: Vec<_> = state.leases.iter().collect();
+        leases.sort_by_key(|(id, lease)| (lease.granted_at, std::cmp::Reverse(**id)));
+        for (id, lease) in leases {
             index.lease(state, *id);
-            index.carved(&state.leases[id].terms);
+            index.carved(&lease.terms);
         }
         for ((cluster, node), entry) in &state.nodes {
             if let Some(until) = entry.paused_until {
@@ -256,6 +261,11 @@ impl Index {
     #[must_use]
     pub fn is_of(&self, state: &State) -> bool {
         self.next_record == state.next_index && !self.families.are_stale()
+    }
+
+    /// As built anew from the state.
+    pub(super) fn rebuilt(&self, state: &State) -> Index {
+        Index::seeded(state, self.seed)
     }
 
     /// The next record that it must hear of.

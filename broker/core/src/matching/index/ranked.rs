@@ -21,6 +21,12 @@ impl<K: Ord + Copy> Ranked<K> {
 
     /// Puts an item in, or gives the item that is in another key.
     pub(super) fn set(&mut self, item: u32, key: K, places: &mut [u32]) {
+        if let [only] = &mut self.items[..]
+            && only.1 == item
+        {
+            only.0 = key;
+            return;
+        }
         let known = places[at(item)];
         let spot = if known == NONE {
             push_tight(&mut self.items, (key, item));
@@ -78,15 +84,6 @@ impl<K: Ord + Copy> Ranked<K> {
         note(moved.1, spot, places);
     }
 
-    /// The items by rank, without taking them out. A step costs the logarithm of the steps before.
-    pub(super) fn in_order(&self) -> InOrder<'_, K> {
-        let mut next = std::collections::BinaryHeap::new();
-        if let Some(first) = self.items.first() {
-            next.push(std::cmp::Reverse((*first, 0)));
-        }
-        InOrder { items: &self.items, next }
-    }
-
     pub(super) const fn bytes(&self) -> usize {
         self.items.capacity() * size_of::<(K, u32)>()
     }
@@ -94,27 +91,6 @@ impl<K: Ord + Copy> Ranked<K> {
 
 fn note(item: u32, spot: usize, places: &mut [u32]) {
     places[at(item)] = u32::try_from(spot).unwrap_or(NONE);
-}
-
-/// See [`Ranked::in_order`].
-pub(super) struct InOrder<'a, K> {
-    items: &'a [(K, u32)],
-    /// The best of what was not given yet: each with its place in the heap.
-    next: std::collections::BinaryHeap<std::cmp::Reverse<((K, u32), usize)>>,
-}
-
-impl<K: Ord + Copy> Iterator for InOrder<'_, K> {
-    type Item = (K, u32);
-
-    fn next(&mut self) -> Option<(K, u32)> {
-        let std::cmp::Reverse((best, spot)) = self.next.pop()?;
-        for child in [2 * spot + 1, 2 * spot + 2] {
-            if let Some(item) = self.items.get(child) {
-                self.next.push(std::cmp::Reverse((*item, child)));
-            }
-        }
-        Some(best)
-    }
 }
 
 #[cfg(test)]
@@ -147,8 +123,12 @@ mod tests {
                 }
                 let mut expected: Vec<(u64, u32)> = model.iter().map(|(i, k)| (*k, *i)).collect();
                 expected.sort_unstable();
-                prop_assert_eq!(heap.in_order().collect::<Vec<_>>(), expected.clone());
                 prop_assert_eq!(heap.first(), expected.first().copied());
+                let (mut rest, mut rest_places) = (heap.clone(), places.clone());
+                for (key, item) in expected {
+                    prop_assert_eq!(rest.first(), Some((key, item)));
+                    rest.remove(item, &mut rest_places);
+                }
             }
         }
     }

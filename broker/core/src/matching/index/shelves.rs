@@ -112,6 +112,8 @@ struct Node {
 struct Lot {
     kind: Kind,
     shelves: u32,
+    /// Which windows have a shelf.
+    windows: u32,
     /// By window: which counts have a shelf.
     filled: [u32; 16],
     /// By window and count: the first shelf.
@@ -136,8 +138,9 @@ pub struct Shelves {
     len: usize,
 }
 
-fn hash_slice(seed: u64, node: u32, device: Words, part: u32) -> u64 {
-    mix(hash_words(seed, device), u64::from(node) << 32 | u64::from(part))
+/// GPUs have ids of their own, so that the node adds nothing.
+fn hash_slice(seed: u64, device: Words, part: u32) -> u64 {
+    hash_words(seed ^ u64::from(part), device)
 }
 
 impl Shelves {
@@ -232,7 +235,8 @@ impl Shelves {
             self.forget_empty_lots();
         }
         self.empty_lots += 1;
-        let fresh = Some(Lot { kind: *kind, shelves: 0, filled: [0; 16], heads: Vec::new() });
+        let fresh =
+            Some(Lot { kind: *kind, shelves: 0, windows: 0, filled: [0; 16], heads: Vec::new() });
         let no = match self.lots.iter().position(Option::is_none) {
             Some(free) => {
                 self.lots[free] = fresh;
@@ -286,7 +290,7 @@ impl Shelves {
     }
 
     fn find(&self, node: u32, device: Words, part: u32) -> Option<u32> {
-        let hash = hash_slice(self.seed, node, device, part);
+        let hash = hash_slice(self.seed, device, part);
         self.by_slice.find(hash, |no| {
             let slot = &self.slots[at(no)];
             (slot.device, slot.part) == (device, part) && self.shelves[at(slot.shelf)].node == node
@@ -341,11 +345,9 @@ impl Shelves {
             self.slots[at(head)].previous = no;
         }
         self.len += 1;
-        let (seed, slots, shelves) = (self.seed, &self.slots, &self.shelves);
-        self.by_slice.insert(hash_slice(seed, node.0, device, part), no, |no| {
-            let slot = &slots[at(no)];
-            hash_slice(seed, shelves[at(slot.shelf)].node, slot.device, slot.part)
-        });
+        let (seed, slots) = (self.seed, &self.slots);
+        let hash_of = |no| hash_slice(seed, slots[at(no)].device, slots[at(no)].part);
+        self.by_slice.insert(hash_slice(seed, device, part), no, hash_of);
         let entry = self.shelves[at(shelf)];
         if entry.free > 0 {
             self.unhang(shelf);
@@ -361,12 +363,9 @@ impl Shelves {
     /// A slice is not free any more.
     pub fn take(&mut self, slot: SlotNo) {
         let Slot { device, part, shelf, next, previous, window } = self.slots[slot.at()];
-        let (seed, slots, shelves) = (self.seed, &self.slots, &self.shelves);
-        let node = shelves[at(shelf)].node;
-        self.by_slice.remove(hash_slice(seed, node, device, part), slot.0, |no| {
-            let slot = &slots[at(no)];
-            hash_slice(seed, shelves[at(slot.shelf)].node, slot.device, slot.part)
-        });
+        let (seed, slots) = (self.seed, &self.slots);
+        let hash_of = |no| hash_slice(seed, slots[at(no)].device, slots[at(no)].part);
+        self.by_slice.remove(hash_slice(seed, device, part), slot.0, hash_of);
         self.unhang(shelf);
         if previous == NONE {
             self.shelves[at(shelf)].head = next;
@@ -379,8 +378,8 @@ impl Shelves {
         self.slots[slot.at()].next = self.free_slot;
         self.free_slot = slot.0;
         self.len -= 1;
-        let is_longest = self.shelves[at(shelf)].window == window;
-        let longest = if is_longest { self.longest(shelf) } else { self.shelves[at(shelf)].window };
+        let known = self.shelves[at(shelf)].window;
+        let longest = if known == window { self.longest(shelf, known) } else { known };
         let entry = &mut self.shelves[at(shelf)];
         entry.free -= 1;
         entry.window = longest;
@@ -391,10 +390,14 @@ impl Shelves {
         }
     }
 
-    fn longest(&self, shelf: u32) -> u8 {
+    /// The longest window on a shelf that had one of `known`.
+    fn longest(&self, shelf: u32, known: u8) -> u8 {
         let (mut next, mut longest) = (self.shelves[at(shelf)].head, 0);
         while let Some(slot) = self.slots.get(at(next)) {
             longest = slot.window.max(longest);
+            if longest == known {
+                break;
+            }
             next = slot.next;
         }
         longest
@@ -467,6 +470,7 @@ impl Shelves {
         }
         let head = std::mem::replace(&mut lot.heads[bucket], shelf);
         lot.filled[usize::from(window)] |= 1 << count;
+        lot.windows |= 1 << window;
         (self.shelves[at(shelf)].next, self.shelves[at(shelf)].previous) = (head, NONE);
         if head != NONE {
             self.shelves[at(head)].previous = shelf;
@@ -487,6 +491,7 @@ impl Shelves {
         lot.heads[at(u32::from(window) * COUNTS + count)] = next;
         if next == NONE {
             lot.filled[usize::from(window)] &= !(1 << count);
+            lot.windows &= !(u32::from(lot.filled[usize::from(window)] == 0) << window);
         }
     }
 
@@ -496,15 +501,15 @@ impl Shelves {
     pub fn tightest(&self, lot: LotNo, count: u32, window: u8) -> Option<(NodeNo, u32, SlotNo)> {
         let lot = self.lots.get(lot.at())?.as_ref()?;
         let enough = u32::MAX << count.min(COUNTS - 1);
+        let mut windows = lot.windows & (u32::MAX << window.min(WINDOWS));
         let mut best: Option<(u32, u32)> = None;
-        for window in window..WINDOWS {
-            let filled = lot.filled[usize::from(window)] & enough;
-            if filled == 0 {
-                continue;
-            }
+        while windows != 0 {
+            let window = windows.trailing_zeros();
+            windows &= windows - 1;
+            let filled = lot.filled[at(window)] & enough;
             let fewest = filled.trailing_zeros();
-            if best.is_none_or(|(known, _)| fewest < known) {
-                best = Some((fewest, lot.heads[at(u32::from(window) * COUNTS + fewest)]));
+            if filled != 0 && best.is_none_or(|(known, _)| fewest < known) {
+                best = Some((fewest, lot.heads[at(window * COUNTS + fewest)]));
             }
         }
         let shelf = &self.shelves[at(best?.1)];

@@ -43,8 +43,8 @@ impl Table {
 
     /// Adds an ordinal that is not here. `hash_of` gives the hash of any ordinal that is.
     pub(super) fn insert(&mut self, hash: u64, ordinal: u32, hash_of: impl Fn(u32) -> u64) {
-        // At most three cells in four are full; half as many again are made when they are.
-        if (self.len + 1) * 4 > self.cells.len() * 3 {
+        // At most two cells in three are full; half as many again are made when they are.
+        if (self.len + 1) * 3 > self.cells.len() * 2 {
             let larger = self.cells.len() + self.cells.len() / 2;
             let old = std::mem::replace(&mut self.cells, vec![EMPTY; larger]);
             for known in old.into_iter().filter(|known| *known != EMPTY) {
@@ -112,10 +112,11 @@ fn low(product: u128) -> u64 {
     u64::try_from(product & u128::from(u64::MAX)).unwrap_or(u64::MAX)
 }
 
+/// The golden ratio as a fraction of 2⁶⁴, made odd.
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Mixes a word into a hash: the halves of a 128-bit product, folded (Wang Yi, wyhash).
 pub(super) fn mix(hash: u64, word: u64) -> u64 {
-    /// An odd number with as many ones as zeros, from the digits of π.
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let product = u128::from(hash ^ word) * u128::from(ODD ^ hash.rotate_left(32));
     high(product) ^ low(product)
 }
@@ -131,15 +132,17 @@ pub(super) fn number(words: Words) -> u128 {
     u128::from(words[0]) << 64 | u128::from(words[1])
 }
 
-/// The hash of a number of 128 bits.
+/// The hash of a number of 128 bits: one product, folded.
 pub(super) fn hash_words(seed: u64, words: Words) -> u64 {
-    mix(mix(seed, words[1]), words[0])
+    let product =
+        u128::from(words[0] ^ seed ^ ODD) * u128::from(words[1] ^ seed.rotate_left(32) ^ ODD);
+    high(product) ^ low(product)
 }
 
 /// Appends to a vector that grows by an eighth, not by the whole: it may be most of the memory.
 pub(super) fn push_tight<T>(entries: &mut Vec<T>, fresh: T) {
     if entries.len() == entries.capacity() {
-        entries.reserve_exact(entries.len() / 8 + 64);
+        entries.reserve_exact(entries.len() / 8 + 4);
     }
     entries.push(fresh);
 }

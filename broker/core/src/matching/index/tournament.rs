@@ -24,6 +24,9 @@ impl Tournament {
     /// Sets the key of a contestant; `u64::MAX` means that it does not take part.
     pub fn set(&mut self, contestant: u32, key: u64) {
         let mut node = self.width + at(contestant);
+        if self.keys[node] == key {
+            return;
+        }
         self.keys[node] = key;
         while node > 1 {
             let winner = self.keys[node].min(self.keys[node ^ 1]);

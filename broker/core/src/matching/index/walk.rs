@@ -17,7 +17,7 @@ use crate::state::{State, StateView};
 /// See [`plan_with`](crate::matching::plan_with).
 pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     if !index.is_of(view.state) {
-        *index = Index::of(view.state);
+        *index = index.rebuilt(view.state);
     }
     index.begin(view.state, view.now, limits);
     let mut problem = Problem::bare(view, limits);
