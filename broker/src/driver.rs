@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use sublet_core::leader::Leader;
+use sublet_core::matching::index::Index;
 use sublet_protocol::agent::{Down, DownEnvelope, UpEnvelope};
 use sublet_protocol::codec;
 use sublet_protocol::commands::Outcome;
@@ -107,6 +108,8 @@ struct Office {
     /// The logic knows everything before this record from the state.
     first_record: u64,
     plan: Plan,
+    /// What the planner remembers; with the plan that is being made, if one is.
+    index: Option<Box<Index>>,
     /// Commands by time that are being proposed.
     in_flight: BTreeSet<&'static str>,
     tick_not_before: Instant,
@@ -149,6 +152,7 @@ enum Settled {
     },
     Planned {
         term: u64,
+        index: Option<Box<Index>>,
     },
 }
 
@@ -222,10 +226,11 @@ impl Driver {
                 self.on_barrier(covered, has_passed).await;
                 self.start_barrier().await;
             }
-            Settled::Planned { term } => {
+            Settled::Planned { term, index } => {
                 let Some(office) = self.office.as_mut().filter(|office| office.term == term) else {
                     return;
                 };
+                office.index = index;
                 let is_stale = office.plan == Plan::RunningStale;
                 office.plan = Plan::Idle;
                 if is_stale {

@@ -5,9 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sublet_core::StateView;
 use sublet_core::leader::{Effect, Leader};
+use sublet_core::matching::index::Index;
 use sublet_core::matching::{self, Limits};
+use sublet_core::{State, StateView};
 use sublet_protocol::agent::Reply;
 use sublet_protocol::commands::{Actor, Command, Outcome};
 use sublet_protocol::events::Event;
@@ -22,6 +23,8 @@ use crate::metrics;
 const SEEK_PAUSE: Duration = Duration::from_millis(50);
 /// Records handed to the leader's logic at once.
 const RECORDS_AT_ONCE: usize = 512;
+/// Records by which an index may be behind; a new one is built faster than it hears of more.
+const CATCH_UP_MAX: u64 = 65_536;
 /// Between the end of a plan and the start of the next: what changes meanwhile is planned together.
 const PLAN_PAUSE: Duration = Duration::from_millis(5);
 /// Between two ticks at least, whatever the speed of ledger time.
@@ -79,6 +82,7 @@ impl Driver {
             leader,
             first_record,
             plan: Plan::Idle,
+            index: None,
             in_flight: BTreeSet::new(),
             tick_not_before: Instant::now(),
         });
@@ -174,7 +178,8 @@ impl Driver {
         let (parts, term, now) = (Arc::clone(&self.parts), office.term, self.parts.clock.now());
         let leader = &office.leader;
         let limits = self.parts.machine.read(|state| leader.limits(state, now));
-        self.launch(async move { parts.plan(term, limits).await }).await;
+        let index = office.index.take();
+        self.launch(async move { parts.plan(term, limits, index).await }).await;
     }
 
     pub(super) fn send_workloads(&self) {
@@ -206,23 +211,72 @@ impl Parts {
         Settled::Led { term, name }
     }
 
-    /// Makes a plan on the state as it is, within `limits`, and proposes it.
-    async fn plan(self: Arc<Self>, term: u64, limits: Limits) -> Settled {
+    /// Makes a plan on the state as it is, within `limits`, and proposes it. The index comes back,
+    /// for the next plan.
+    async fn plan(
+        self: Arc<Self>,
+        term: u64,
+        limits: Limits,
+        index: Option<Box<Index>>,
+    ) -> Settled {
         let parts = Arc::clone(&self);
         let planned = tokio::task::spawn_blocking(move || {
             let started = Instant::now();
             let now = parts.clock.now();
-            let plan = |state: &_| matching::plan_within(StateView { state, now }, &limits);
-            let groups = parts.machine.read(plan);
+            let planned = parts.machine.read(|state| {
+                let mut index = index.unwrap_or_else(|| Box::new(Index::seeded(state, seed())));
+                parts.catch_up(&mut index, state);
+                let view = StateView { state, now };
+                (matching::plan_with(&mut index, view, &limits), index)
+            });
             metrics::planned(started.elapsed());
-            groups
+            planned
         });
-        match planned.await {
-            Ok(groups) if groups.is_empty() => {}
-            Ok(groups) => drop(self.lead(Command::CommitPlan { groups }, term).await),
-            Err(error) => tracing::error!(error = %Chain(&error), "the planner panicked"),
-        }
+        let index = match planned.await {
+            Ok((groups, index)) => {
+                if !groups.is_empty() {
+                    self.lead(Command::CommitPlan { groups }, term).await;
+                }
+                Some(index)
+            }
+            Err(error) => {
+                tracing::error!(error = %Chain(&error), "the planner panicked");
+                None
+            }
+        };
         tokio::time::sleep(PLAN_PAUSE).await;
-        Settled::Planned { term }
+        Settled::Planned { term, index }
     }
+
+    /// Tells the index of what happened since the last plan. If that is too much or cannot be read,
+    /// it is left behind, and the planner builds it anew.
+    fn catch_up(&self, index: &mut Index, state: &State) {
+        let behind = state.next_index().saturating_sub(index.next_record());
+        if behind > CATCH_UP_MAX {
+            return;
+        }
+        while index.next_record() < state.next_index() {
+            let next = index.next_record();
+            let told = self.machine.records(next, RECORDS_AT_ONCE).unwrap_or_default();
+            for record in &told {
+                index.on_record(state, record);
+            }
+            if told.is_empty() {
+                // What was applied a moment ago is in the journal before readers hear of it.
+                let journal = self.machine.journal(|journal| journal.range(next, RECORDS_AT_ONCE));
+                let Some(Ok(written)) = journal else { return };
+                for record in &written {
+                    index.on_record(state, record);
+                }
+                if written.is_empty() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Where the index scatters ids: tenants choose ids and must not know it. It changes no plan.
+fn seed() -> u64 {
+    getrandom::u64().unwrap_or(0)
 }

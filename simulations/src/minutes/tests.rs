@@ -1,5 +1,3 @@
-//! Small series by hand: what is lent, taken back, given back and counted.
-
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::units::{Seconds, Timestamp};
 

@@ -17,6 +17,7 @@ use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::quotas::Quota;
+use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
@@ -68,6 +69,8 @@ pub(crate) struct Cell {
     accounts: Accounts,
     now: Timestamp,
     check_every: u64,
+    /// Records that the planner has not heard of.
+    untold: Vec<Record>,
     /// What was done so far.
     pub(crate) tally: Tally,
 }
@@ -93,7 +96,7 @@ impl Cell {
     /// Founds the cell at `now`; invariants are checked at every `check_every`-th command.
     pub(crate) fn found(now: Timestamp, check_every: u64) -> Result<Cell, Error> {
         let (state, accounts, tally) = (State::default(), Accounts::new(), Tally::default());
-        let mut cell = Cell { state, accounts, now, check_every, tally };
+        let mut cell = Cell { state, accounts, now, check_every, tally, untold: Vec::new() };
         let policy = Policy {
             offer_ttl: FOR_EVER,
             requests_per_tenant: REQUESTS_PER_TENANT,
@@ -169,6 +172,11 @@ impl Cell {
         self.now
     }
 
+    /// The records since the last call.
+    pub(super) fn untold(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.untold)
+    }
+
     /// The state as a planner sees it.
     pub(crate) fn view(&self) -> StateView<'_> {
         StateView { state: &self.state, now: self.now }
@@ -189,6 +197,7 @@ impl Cell {
             self.accounts.post(record)?;
             self.tally.events += 1;
         }
+        self.untold.extend(applied.records.iter().cloned());
         if self.tally.commands.is_multiple_of(self.check_every.max(1)) {
             self.check();
         }

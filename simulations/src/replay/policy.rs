@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use sublet_core::{StateView, matching};
+use sublet_core::matching::index::Index;
+use sublet_core::matching::{self, Limits};
+use sublet_core::{State, StateView};
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::ids::{ClusterId, RequestId, TenantId};
+use sublet_protocol::records::Record;
 
 use super::baseline::{Baseline, Order, Reach};
 use super::{Job, Workload};
@@ -64,7 +67,7 @@ impl Policy {
             Policy::StaticSjf => baseline(Order::Shortest, Reach::Own),
             Policy::Borrow => baseline(Order::Submission, Reach::Borrow),
             Policy::Pool => baseline(Order::Submission, Reach::OnePool),
-            Policy::Sublet => Box::new(Core),
+            Policy::Sublet => Box::new(Core::default()),
         }
     }
 }
@@ -80,6 +83,9 @@ pub(super) trait Planner {
     /// `request` waits for `job`; requests come in the order of their numbers.
     fn on_submitted(&mut self, request: RequestId, job: &Job);
 
+    /// These records were folded into the state.
+    fn on_records(&mut self, _state: &State, _records: &[Record]) {}
+
     /// Something happened: a new round of planning begins.
     fn begin_round(&mut self) {}
 
@@ -87,14 +93,26 @@ pub(super) trait Planner {
     fn plan(&mut self, view: StateView<'_>) -> Vec<PlanGroup>;
 }
 
-/// The planner of production, which needs nothing but the view.
-struct Core;
+/// The planner of production, with its memory.
+#[derive(Default)]
+struct Core {
+    index: Option<Index>,
+}
 
 impl Planner for Core {
     fn on_submitted(&mut self, _request: RequestId, _job: &Job) {}
 
+    fn on_records(&mut self, state: &State, records: &[Record]) {
+        if let Some(index) = &mut self.index {
+            for record in records {
+                index.on_record(state, record);
+            }
+        }
+    }
+
     fn plan(&mut self, view: StateView<'_>) -> Vec<PlanGroup> {
-        matching::plan(view)
+        let index = self.index.get_or_insert_with(|| Index::of(view.state));
+        matching::plan_with(index, view, &Limits::NONE)
     }
 }
 

@@ -221,7 +221,10 @@ impl<'a> Run<'a> {
     fn plan(&mut self) -> Result<(), Error> {
         self.planner.begin_round();
         loop {
-            let groups = self.planner.plan(self.cell.view());
+            let records = self.cell.untold();
+            let view = self.cell.view();
+            self.planner.on_records(view.state, &records);
+            let groups = self.planner.plan(view);
             if groups.is_empty() {
                 return Ok(());
             }
