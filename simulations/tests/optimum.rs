@@ -20,9 +20,9 @@ use sublet_protocol::requests::Tier;
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/optimum.txt");
 const INSTANCES: usize = 40;
 /// What plans must reach of the optimum, in thousandths: on average and at least. The aims are 990
-/// and 970; on 2026-11-30 plans reached 958 and 886.
+/// and 970; on 2026-11-30 plans reached 959 and 909.
 const MEAN_MIN: u32 = 950;
-const LEAST_MIN: u32 = 880;
+const LEAST_MIN: u32 = 900;
 
 fn wants(word: &str) -> bool {
     std::env::var_os("SUBLET_OPTIMUM").is_some_and(|value| value == word)

@@ -1,0 +1,108 @@
+//! Quotas of a tree of three levels, per model: what is available through the tree, and charges that
+//! go up as far as they borrow. The formulas are those of `docs/matching.md`.
+
+use super::{MODELS, MODELS_COUNT, at};
+
+const GROUP: u32 = 32;
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Node {
+    parent: u32,
+    subtree: u64,
+    /// What the others can never borrow.
+    local: u64,
+    usage: u64,
+    borrow_limit: Option<u64>,
+}
+
+/// The root is node 0, then the groups, then the tenants; for each model in a tree of its own.
+#[derive(Clone)]
+pub(crate) struct Quotas {
+    nodes: Vec<[Node; MODELS_COUNT]>,
+    /// What each tenant holds of each model, in thousandths of its quota.
+    shares: Vec<[u64; MODELS_COUNT]>,
+    first_tenant: u32,
+}
+
+const ROOT: u32 = 0;
+
+impl Quotas {
+    /// Each tenant has an equal part of four times the GPUs, so that quotas are computed and bind
+    /// nobody; it keeps half of it and lends the rest.
+    pub(crate) fn new(tenants: u32, gpus: u32) -> Quotas {
+        let groups = tenants.div_ceil(GROUP);
+        let nominal = 4 * u64::from(gpus) * 1_000 / u64::from(MODELS) / u64::from(tenants);
+        let mut nodes = vec![[Node::default(); MODELS_COUNT]; at(1 + groups + tenants)];
+        for tenant in 0..tenants {
+            let group = 1 + tenant / GROUP;
+            for model in 0..MODELS_COUNT {
+                let local = nominal / 2;
+                let node = Node { parent: group, subtree: nominal, local, ..Node::default() };
+                nodes[at(1 + groups + tenant)][model] = node;
+                nodes[at(group)][model].subtree += nominal - local;
+                nodes[at(group)][model].borrow_limit = Some(u64::MAX / 4);
+                nodes[at(ROOT)][model].subtree += nominal - local;
+            }
+        }
+        let shares = vec![[0; MODELS_COUNT]; at(tenants)];
+        Quotas { nodes, shares, first_tenant: 1 + groups }
+    }
+
+    fn available_at(&self, node: u32, model: usize) -> u64 {
+        let Node { parent, subtree, local, usage, borrow_limit } = self.nodes[at(node)][model];
+        if node == ROOT {
+            return subtree.saturating_sub(usage);
+        }
+        let lent = subtree - local;
+        let above = self.available_at(parent, model);
+        let above = borrow_limit.map_or(above, |limit| {
+            above.min((lent + limit).saturating_sub(usage.saturating_sub(local)))
+        });
+        local.saturating_sub(usage) + above
+    }
+
+    /// What a tenant may still hold of a model.
+    pub(crate) fn available(&self, tenant: u32, model: u32) -> u64 {
+        self.available_at(self.first_tenant + tenant, at(model))
+    }
+
+    pub(crate) fn charge(&mut self, tenant: u32, model: u32, amount: u64) {
+        let (mut node, mut amount) = (self.first_tenant + tenant, amount);
+        loop {
+            let here = &mut self.nodes[at(node)][at(model)];
+            let own = here.local.saturating_sub(here.usage);
+            here.usage += amount;
+            if node == ROOT || amount <= own {
+                break;
+            }
+            amount -= own;
+            node = here.parent;
+        }
+        self.note_share(tenant, model);
+    }
+
+    pub(crate) fn release(&mut self, tenant: u32, model: u32, amount: u64) {
+        let (mut node, mut amount) = (self.first_tenant + tenant, amount);
+        loop {
+            let here = &mut self.nodes[at(node)][at(model)];
+            let borrowed = here.usage.saturating_sub(here.local);
+            here.usage -= amount;
+            if node == ROOT || borrowed == 0 {
+                break;
+            }
+            amount = amount.min(borrowed);
+            node = here.parent;
+        }
+        self.note_share(tenant, model);
+    }
+
+    fn note_share(&mut self, tenant: u32, model: u32) {
+        let node = &self.nodes[at(self.first_tenant + tenant)][at(model)];
+        self.shares[at(tenant)][at(model)] = node.usage * 1_000 / node.subtree.max(1);
+    }
+
+    /// The dominant share: the most, over the models, of what is held in thousandths of the quota.
+    pub(crate) fn share(&self, tenant: u32) -> u64 {
+        self.shares[at(tenant)].iter().copied().max().unwrap_or(0)
+    }
+}
