@@ -1,3 +1,5 @@
+//! Small series by hand: what is lent, taken back, given back and counted.
+
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::units::{Seconds, Timestamp};
 

@@ -65,19 +65,21 @@ impl Pair {
     #[track_caller]
     fn compare(&self, context: (u64, u64)) {
         let (rows, empty) = (self.reference.rows(Usage::Held), self.reference.rows(Usage::Nothing));
+        let model = model();
         for (n, row) in rows.iter().enumerate() {
-            let node = self.tree.node(name(n)).unwrap();
-            let (sums, quota) = (node.sums(model()), node.quota(model()));
+            let id = name(n);
+            let node = self.tree.node(id).unwrap();
+            let (sums, quota) = (node.sums(model), node.quota(model));
             let found = Row {
                 subtree: wide(sums.subtree),
                 local: wide(sums.local(&quota)),
                 usage: wide(sums.usage),
-                available: self.tree.available(name(n), model()),
+                available: self.tree.available(id, model),
             };
             assert_eq!(found, *row, "tenant {n} of {context:?}");
-            let most = wide(self.tree.lendable(name(n), model()));
+            let most = wide(self.tree.lendable(id, model));
             assert_eq!(most, empty[n].available, "the most of {n} of {context:?}");
-            assert_eq!(wide(self.tree.ceiling(name(n), model())), most);
+            assert_eq!(wide(self.tree.ceiling(id, model)), most);
             self.compare_room(n, row, context);
         }
     }
