@@ -465,6 +465,10 @@ impl World {
         }
         office.is_planning = true;
         self.checker.leader_plans(self.now, replica, &one.state, &groups);
+        // One that is deposed and does not know it plans on what was; none of that is committed.
+        if self.raft.leader == Some(replica) && self.raft.term == term {
+            self.checker.plan_is_in_order(&groups, &limits, now, &one.state);
+        }
         let at = self.now + self.random.below(400);
         self.queue.push(at, Event::Planned { replica, term, groups });
     }

@@ -69,6 +69,7 @@ impl World {
                 if let Some(stuck) = self.checker.stuck_since(since) {
                     return self.fail(9, &stuck);
                 }
+                self.end_fences();
                 self.take_all_back();
                 self.now + silence + 200_000
             }
@@ -97,6 +98,22 @@ impl World {
             _last => return self.finish(),
         };
         self.queue.push(next, Event::Heal(stage + 1));
+    }
+
+    /// A word of a second host that was on its way when healing began may have fenced a node again: its
+    /// operator starts the agent anew.
+    fn end_fences(&mut self) {
+        let Some(leader) = self.raft.leader else { return };
+        let nodes = self.replicas[leader].state.nodes();
+        let is_fenced = |agent: &usize| {
+            let one = &self.agents[*agent];
+            nodes.get(&(one.cluster, one.node)).is_some_and(sublet_core::Node::is_fenced)
+        };
+        let fenced: Vec<usize> = (0..self.agents.len()).filter(is_fenced).collect();
+        for agent in fenced {
+            self.crash_agent(agent);
+            self.queue.push(self.now + 2_000, Event::AgentStart { agent });
+        }
     }
 
     /// The operator takes everything back.

@@ -5,11 +5,15 @@
 //! Of the order, the kinds are looked at: who borrows beyond its share, then the tier. What would be
 //! lost, and who is newest, can change between plan and commit, and the rules do not ask again.
 //! Candidates are compared where they are plainly alike: of one member, with the same capacity, at
-//! the same place.
+//! the same place; and when the plan is made, on the state that it is made on. In what is committed the
+//! order cannot be seen: while the plan is on its way a lease may outgrow the time for which it is
+//! spared, or a request that would have taken the first be withdrawn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sublet_core::matching::Limits;
 use sublet_core::{Applied, Request, State};
+use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::leases::EndReason;
@@ -25,7 +29,6 @@ pub(super) type Preempted = BTreeMap<RequestId, u32>;
 
 impl Checker {
     pub(super) fn preempts_in_order(&mut self, applied: &Applied, state: &State) {
-        let doomed: BTreeSet<LeaseId> = applied.records.iter().filter_map(victim).collect();
         let mut victims: Vec<LeaseId> = Vec::new();
         for record in &applied.records {
             victims.extend(victim(record));
@@ -33,21 +36,37 @@ impl Checker {
             let preemptor = state.requests().get(request);
             for one in std::mem::take(&mut victims) {
                 if let Some(preemptor) = preemptor {
-                    self.preempts(one, preemptor, &doomed, record.time, state);
+                    self.preempts(one, preemptor, record.time, state);
                 }
             }
         }
         self.check(10, victims.is_empty(), || format!("{victims:?} are preempted for nobody"));
     }
 
-    fn preempts(
+    /// The leader makes a plan on `state`, which holds all that is committed.
+    pub(crate) fn plan_is_in_order(
         &mut self,
-        victim: LeaseId,
-        preemptor: &Request,
-        doomed: &BTreeSet<LeaseId>,
+        groups: &[PlanGroup],
+        limits: &Limits,
         now: Timestamp,
         state: &State,
     ) {
+        let victims = |group: &PlanGroup| match group {
+            PlanGroup::Grant { .. } | PlanGroup::Promise { .. } | PlanGroup::Withdraw { .. } => {
+                Vec::new()
+            }
+            PlanGroup::Preempt { victims, .. } => victims.clone(),
+        };
+        let doomed: BTreeSet<LeaseId> = groups.iter().flat_map(victims).collect();
+        for group in groups {
+            let Some(preemptor) = state.requests().get(&group.request()) else { continue };
+            for victim in victims(group) {
+                self.goes_in_turn(victim, preemptor, (&doomed, limits), now, state);
+            }
+        }
+    }
+
+    fn preempts(&mut self, victim: LeaseId, preemptor: &Request, now: Timestamp, state: &State) {
         let Some(one) = self.live.leases.get(&victim) else {
             return self.fail(10, format!("{victim} is preempted and was not live"));
         };
@@ -56,22 +75,40 @@ impl Checker {
             return self.fail(10, format!("{victim} is preempted for one of its own tier"));
         }
         if !self.may_go(one, tier, now, state) {
-            return self.fail(10, format!("{victim} is preempted and was spared"));
+            self.fail(10, format!("{victim} is preempted and was spared"));
         }
+    }
+
+    fn goes_in_turn(
+        &mut self,
+        victim: LeaseId,
+        preemptor: &Request,
+        (doomed, limits): (&BTreeSet<LeaseId>, &Limits),
+        now: Timestamp,
+        state: &State,
+    ) {
+        let Some(one) = self.live.leases.get(&victim) else { return };
+        let tier = preemptor.spec().class.tier();
         // A pledge is of one request; what is kept for it tells whose the victims are.
         let is_free = |other: &LiveLease| {
             other.terms.members.iter().all(|m| !state.pledged().contains_key(&m.slice))
+        };
+        // On nodes that the leader has not heard, or whose clock is off, nobody ends for another.
+        let is_open = |other: &LiveLease| {
+            let mut slices = other.terms.members.iter().map(|member| member.slice);
+            slices.all(|slice| !limits.closed.contains(&(slice.cluster, slice.node)))
         };
         let goes_first = |other: &&LiveLease| {
             kind(other, state) < kind(one, state)
                 && is_alike(one, other, preemptor.spec().placement)
                 && !doomed.contains(&other.terms.lease)
                 && is_free(other)
+                && is_open(other)
                 && self.may_go(other, tier, now, state)
         };
         if let Some(other) = self.live.leases.values().find(goes_first) {
             let other = other.terms.lease;
-            self.fail(10, format!("{victim} is preempted, {other} that goes before it is not"));
+            self.fail(10, format!("{victim} is to go, {other} that goes before it is not"));
         }
     }
 
