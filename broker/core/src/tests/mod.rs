@@ -2,6 +2,7 @@
 
 mod budgets;
 mod fairness;
+mod gone;
 mod leader;
 mod leases;
 mod matching;
