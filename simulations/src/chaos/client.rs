@@ -112,7 +112,7 @@ impl World {
         RequestSpec {
             priority: u8::try_from(self.random.below(4)).unwrap_or(0),
             count,
-            placement: if self.random.chance(1, 6) { Placement::Node } else { Placement::Cluster },
+            placement: if self.random.chance(1, 3) { Placement::Node } else { Placement::Cluster },
             duration: Seconds::new(60 + self.random.below(5_400)),
             on_recall,
             ..plain_spec(class)

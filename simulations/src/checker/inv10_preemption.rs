@@ -13,12 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_core::matching::Limits;
 use sublet_core::{Applied, Request, State};
+use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::records::Record;
-use sublet_protocol::requests::{Placement, Tier};
+use sublet_protocol::requests::{Placement, RequestSpec, Tier};
 use sublet_protocol::units::{GpuMilli, Timestamp};
 
 use super::Checker;
@@ -59,9 +60,10 @@ impl Checker {
         };
         let doomed: BTreeSet<LeaseId> = groups.iter().flat_map(victims).collect();
         for group in groups {
-            let Some(preemptor) = state.requests().get(&group.request()) else { continue };
+            let id = group.request();
+            let Some(preemptor) = state.requests().get(&id) else { continue };
             for victim in victims(group) {
-                self.goes_in_turn(victim, preemptor, (&doomed, limits), now, state);
+                self.goes_in_turn(victim, (id, preemptor), (&doomed, limits, groups), now, state);
             }
         }
     }
@@ -82,8 +84,8 @@ impl Checker {
     fn goes_in_turn(
         &mut self,
         victim: LeaseId,
-        preemptor: &Request,
-        (doomed, limits): (&BTreeSet<LeaseId>, &Limits),
+        (id, preemptor): (RequestId, &Request),
+        (doomed, limits, groups): (&BTreeSet<LeaseId>, &Limits, &[PlanGroup]),
         now: Timestamp,
         state: &State,
     ) {
@@ -98,12 +100,15 @@ impl Checker {
             let mut slices = other.terms.members.iter().map(|member| member.slice);
             slices.all(|slice| !limits.closed.contains(&(slice.cluster, slice.node)))
         };
+        let is_anywhere =
+            is_served_anywhere(preemptor.spec()) && has_quota(preemptor, one, groups, state);
         let goes_first = |other: &&LiveLease| {
             kind(other, state) < kind(one, state)
-                && is_alike(one, other, preemptor.spec().placement)
+                && is_alike(one, other, (preemptor.spec(), is_anywhere))
                 && !doomed.contains(&other.terms.lease)
                 && is_free(other)
                 && is_open(other)
+                && !is_promised(other, (id, tier), state)
                 && self.may_go(other, tier, now, state)
         };
         if let Some(other) = self.live.leases.values().find(goes_first) {
@@ -123,9 +128,7 @@ impl Checker {
             spared = spared.saturating_mul(2);
         }
         let spared = spared.min(policy.preemption.min_run_max.get()).max(base);
-        let node = |slice: &sublet_protocol::capacity::SliceId| {
-            state.nodes().get(&(slice.cluster, slice.node))
-        };
+        let node = |slice: &SliceId| state.nodes().get(&(slice.cluster, slice.node));
         let mut slices = one.terms.members.iter().map(|member| member.slice);
         !one.is_ending
             && one.terms.tier() < tier
@@ -167,17 +170,60 @@ fn kind(one: &LiveLease, state: &State) -> (bool, Tier) {
     (!borrows, one.terms.tier())
 }
 
-fn is_alike(victim: &LiveLease, other: &LiveLease, placement: Placement) -> bool {
+/// Whether what the lease has is promised to somebody whom the preemptor may not pass: nobody is ended
+/// for what others have reserved.
+fn is_promised(one: &LiveLease, (id, tier): (RequestId, Tier), state: &State) -> bool {
+    let is_before = |other: RequestId| {
+        let holder = state.requests().get(&other);
+        other != id && holder.is_some_and(|holder| holder.spec().class.tier() >= tier)
+    };
+    state.promises().iter().any(|(request, promise)| {
+        let mut slices = promise.slices().keys();
+        let is_its = |slice: &SliceId| {
+            one.terms.members.iter().any(|member| {
+                let ours = member.slice;
+                (slice.cluster, slice.node, slice.device) == (ours.cluster, ours.node, ours.device)
+                    && slice.part.overlaps(ours.part)
+            })
+        };
+        is_before(*request) && slices.any(is_its)
+    })
+}
+
+/// Whether one slice is as good as another of the same capacity, wherever it is: no price or region makes
+/// a difference. No tenant of a chaos world has a budget in money.
+fn is_served_anywhere(spec: &RequestSpec) -> bool {
+    spec.count == 1 && spec.max_price.is_none() && spec.regions.is_empty()
+}
+
+/// Whether the preemptor has quota for all that the plan and the pledges may take, so that nobody's end
+/// has to give it back first.
+fn has_quota(preemptor: &Request, victim: &LiveLease, groups: &[PlanGroup], state: &State) -> bool {
+    let left = state.tree().figures(preemptor.tenant(), victim.terms.model).map(|one| one.left);
+    let planned = groups.iter().map(PlanGroup::request).chain(state.pledged().values().copied());
+    let takers: BTreeSet<RequestId> = planned.collect();
+    let most = takers.iter().filter_map(|id| state.requests().get(id)).map(|request| {
+        // A slice is a whole GPU at most.
+        u64::from(request.spec().count).saturating_mul(1_000)
+    });
+    left.is_some_and(|left| left.get() >= most.sum())
+}
+
+/// Whether either lease would serve the preemptor as well as the other.
+fn is_alike(
+    victim: &LiveLease,
+    other: &LiveLease,
+    (wanted, is_anywhere): (&RequestSpec, bool),
+) -> bool {
     let ([ours], [theirs]) = (victim.terms.members.as_slice(), other.terms.members.as_slice())
     else {
         return false;
     };
-    let is_near = match placement {
+    // Of several slices the rest must be near too; one stands alone.
+    let is_near = match wanted.placement {
         Placement::Cluster => true,
         Placement::Node | Placement::Island => ours.slice.node == theirs.slice.node,
     };
-    !other.is_ending
-        && is_near
-        && other.terms.cluster == victim.terms.cluster
-        && ours.capacity == theirs.capacity
+    let is_reached = is_near && other.terms.cluster == victim.terms.cluster;
+    !other.is_ending && (is_reached || is_anywhere) && ours.capacity == theirs.capacity
 }
