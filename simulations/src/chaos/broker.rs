@@ -4,13 +4,13 @@
 use std::rc::Rc;
 
 use sublet_core::leader::{Effect, Intake, Leader};
-use sublet_core::{Applied, State, StateView, apply, matching};
+use sublet_core::{Applied, State, apply};
 use sublet_ledger::Seal;
 use sublet_ledger::accounts::Accounts;
 use sublet_ledger::journal::{Cursor, Journal};
 use sublet_protocol::agent::{Reply, Up, UpEnvelope};
 use sublet_protocol::codec;
-use sublet_protocol::commands::{Actor, Command, Outcome, PlanGroup, Stamped};
+use sublet_protocol::commands::{Actor, Command, Outcome, Stamped};
 use sublet_protocol::events::Event as Fact;
 use sublet_protocol::ids::{ClusterId, NodeId};
 use sublet_protocol::records::Record;
@@ -67,12 +67,12 @@ pub(super) struct Snapshot {
 /// One term as leader.
 pub(super) struct Office {
     pub(super) term: u64,
-    leader: Leader,
+    pub(super) leader: Leader,
     first_record: u64,
     is_sweeping: bool,
     is_sealing: bool,
-    is_planning: bool,
-    is_plan_stale: bool,
+    pub(super) is_planning: bool,
+    pub(super) is_plan_stale: bool,
 }
 
 impl Replica {
@@ -264,10 +264,13 @@ impl World {
         if self.raft.leader != Some(replica) || self.raft.term != term {
             return;
         }
+        if self.replicas[replica].is_up {
+            self.apply_committed(replica, None);
+        }
+        // Its disk may just have failed it.
         if !self.replicas[replica].is_up {
             return;
         }
-        self.apply_committed(replica, None);
         let is_bare = self.is_without(Rule::Lr3Heard);
         let now = self.now;
         let one = &mut self.replicas[replica];
@@ -428,7 +431,7 @@ impl World {
 
     /// Proposes as the leader. What is due stays due until it is committed and is not proposed
     /// twice meanwhile.
-    fn lead(&mut self, replica: usize, term: u64, command: Command) {
+    pub(super) fn lead(&mut self, replica: usize, term: u64, command: Command) {
         if let Command::DeclareSilent { cluster, node, .. } = &command {
             let state = &self.replicas[replica].state;
             self.checker.leader_says_silent(self.now, replica, state, (*cluster, *node));
@@ -442,41 +445,6 @@ impl World {
         if !is_in_flight {
             let waiter = Waiter::Leader(command.name());
             self.propose(replica, term, (Actor::Leader, None), command, waiter);
-        }
-    }
-
-    fn make_plan(&mut self, replica: usize) {
-        let one = &mut self.replicas[replica];
-        let now: Timestamp = one.clock.now(self.now);
-        let Some(office) = &mut one.office else { return };
-        if office.is_planning {
-            // What came of the last plan is unknown: now and then it does not wait for that.
-            if self.is_calm || !self.random.chance(1, 8) {
-                office.is_plan_stale = true;
-                return;
-            }
-            self.faults.count(Fault::PlanTwice);
-        }
-        let term = office.term;
-        let limits = office.leader.limits(&one.state, now);
-        let groups = matching::plan_within(StateView { state: &one.state, now }, &limits);
-        if groups.is_empty() {
-            return;
-        }
-        office.is_planning = true;
-        self.checker.leader_plans(self.now, replica, &one.state, &groups);
-        // One that is deposed and does not know it plans on what was; none of that is committed.
-        if self.raft.leader == Some(replica) && self.raft.term == term {
-            self.checker.plan_is_in_order(&groups, &limits, now, &one.state);
-        }
-        let at = self.now + self.random.below(400);
-        self.queue.push(at, Event::Planned { replica, term, groups });
-    }
-
-    pub(super) fn on_planned(&mut self, replica: usize, term: u64, groups: Vec<PlanGroup>) {
-        let is_its = |office: &&Office| office.term == term;
-        if self.replicas[replica].office.as_ref().filter(is_its).is_some() {
-            self.lead(replica, term, Command::CommitPlan { groups });
         }
     }
 

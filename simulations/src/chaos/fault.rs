@@ -52,6 +52,8 @@ pub enum Fault {
     KeptSuffix,
     /// A leader planned again before it knew what came of its last plan.
     PlanTwice,
+    /// A plan was long on its way to the log.
+    PlanLate,
     /// A deposed leader answered or sent something.
     DeposedSpoke,
     /// A command of a leader came into the log under a later term.
@@ -114,7 +116,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every kind; each must have occurred in a set of seeds.
-    pub const ALL: [Fault; 51] = [
+    pub const ALL: [Fault; 52] = [
         Fault::Lost,
         Fault::Doubled,
         Fault::Late,
@@ -137,6 +139,7 @@ impl Fault {
         Fault::LostSuffix,
         Fault::KeptSuffix,
         Fault::PlanTwice,
+        Fault::PlanLate,
         Fault::DeposedSpoke,
         Fault::OtherTerm,
         Fault::WallJump,

@@ -19,6 +19,7 @@ mod heal;
 mod log;
 mod network;
 mod owner;
+mod planner;
 mod queue;
 mod raft;
 mod rule;
