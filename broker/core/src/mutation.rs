@@ -21,6 +21,10 @@ pub enum Mutation {
     AnyGeneration,
     /// A plan's grant takes an offer whose time is over (LG1).
     ExpiredOffer,
+    /// The planner counts on offers whose time is over.
+    ExpiredPlanned,
+    /// Offers are taken from the list a minute after their time only.
+    LapsesLate,
     /// What is leased may be offered (LG1).
     OfferOfLeased,
     /// A request that has a lease may be granted another (LG1).

@@ -27,6 +27,8 @@ use super::world::World;
 const CRASH_IN_EFFECTS: u64 = 2_500;
 /// A lying agent says this many times the real use.
 const LIE: u64 = 3;
+/// Without LA6 an agent keeps this many offers back.
+const HOARD_MAX: usize = 64;
 
 /// A node with its agent.
 pub(super) struct Agent {
@@ -366,6 +368,9 @@ impl World {
         let is_hoarded = self.is_without(Rule::La6Hoard) && matches!(message, Up::Offer(_));
         let line = &mut self.agents[agent].line;
         if is_hoarded {
+            if line.hoard.len() == HOARD_MAX {
+                line.hoard.pop_front();
+            }
             return line.hoard.push_back(message);
         }
         let is_stale = |one: &Current| one.is_resting && replaces(&message, &one.message);

@@ -14,6 +14,9 @@ const RECALLS_MAX: u32 = 4;
 /// Free slices must be granted to who asks within this: two reports of an agent, one for what lapsed
 /// and one for what was refused meanwhile. W is longer.
 const SERVED_WITHIN: u64 = 60_000;
+/// Things that may happen while everything heals, about ten times what does: beyond that messages
+/// call forth each other for ever.
+const STEPS_MAX: u64 = 100_000;
 /// How long a probe runs, in seconds.
 const PROBE: u64 = 60;
 
@@ -21,6 +24,8 @@ const PROBE: u64 = 60;
 #[derive(Debug, Default)]
 pub(super) struct Heal {
     began_at: u64,
+    /// The step at which the faults stopped.
+    began_with: u64,
     recalls: u32,
 }
 
@@ -29,6 +34,7 @@ impl World {
     pub(super) fn begin_heal(&mut self) {
         self.is_calm = true;
         self.heal.began_at = self.now;
+        self.heal.began_with = self.steps;
         self.dark_until = 0;
         for agent in 0..self.agents.len() {
             self.mend(agent);
@@ -51,6 +57,13 @@ impl World {
             self.on_leaves(device);
         }
         self.queue.push(self.heal.began_at + 10_000, Event::Heal(1));
+    }
+
+    /// INV-9: what is left alone comes to rest.
+    pub(super) fn heal_comes_to_rest(&mut self) {
+        if self.is_calm && self.steps - self.heal.began_with > STEPS_MAX {
+            self.fail(9, "messages never come to rest though nothing fails any more");
+        }
     }
 
     pub(super) fn on_heal(&mut self, stage: u32) {

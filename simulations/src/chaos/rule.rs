@@ -10,6 +10,8 @@
 pub enum Expected {
     /// Something notices.
     Caught,
+    /// Nothing notices, and nothing should: all rules are there.
+    Holds,
     /// Nothing notices, since its twin suffices; something notices the pair.
     Survives {
         /// The rule together with its twin.
@@ -20,6 +22,8 @@ pub enum Expected {
 /// A rule, or a pair of twins of which either suffices, or a bug that was found and mended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
+    /// Every rule is there: what notices that is wrong itself.
+    Nothing,
     /// LF1: a grant takes the last token again.
     Lf1Tokens,
     /// LF2: the agent does not compare tokens.
@@ -40,7 +44,8 @@ pub enum Rule {
     Lg1Hold,
     /// LG1: the offer that stands is granted, whichever the plan meant.
     Lg1Generation,
-    /// LG1: an offer whose time is over is granted.
+    /// LG1: an offer whose time is over is granted: neither judge nor planner look at it, and it is
+    /// swept late.
     Lg1Expiry,
     /// LG1: what is leased may be offered, and so granted again.
     Lg1Free,
@@ -129,7 +134,8 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule that can be taken out.
-    pub const ALL: [Rule; 52] = [
+    pub const ALL: [Rule; 53] = [
+        Rule::Nothing,
         Rule::Lf1Tokens,
         Rule::Lf2Compare,
         Rule::Lf2Fsync,
@@ -195,6 +201,7 @@ impl Rule {
     #[must_use]
     pub const fn expected(self) -> Expected {
         match self {
+            Rule::Nothing => Expected::Holds,
             Rule::Lf3Agent => Expected::Survives { pair: Rule::Lf3Both },
             Rule::La2Stop => Expected::Survives { pair: Rule::La2La5 },
             _other => Expected::Caught,
@@ -212,7 +219,9 @@ impl Rule {
                 Rule::Lg1Quota => &[Mutation::NoQuota],
                 Rule::Lg1Hold => &[Mutation::NoHold],
                 Rule::Lg1Generation => &[Mutation::AnyGeneration],
-                Rule::Lg1Expiry => &[Mutation::ExpiredOffer],
+                Rule::Lg1Expiry => {
+                    &[Mutation::ExpiredOffer, Mutation::ExpiredPlanned, Mutation::LapsesLate]
+                }
                 Rule::Lg1Free => &[Mutation::OfferOfLeased],
                 Rule::Lg1Waiting => &[Mutation::GrantedAgain],
                 Rule::Lg3All => &[Mutation::OneConfirms],

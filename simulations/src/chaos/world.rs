@@ -71,6 +71,7 @@ impl World {
             if self.steps >= steps && !self.is_calm {
                 self.begin_heal();
             }
+            self.heal_comes_to_rest();
             let Some((at, event)) = self.queue.pop() else { break };
             self.now = at;
             self.steps += 1;

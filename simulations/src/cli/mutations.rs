@@ -25,7 +25,7 @@ pub(super) fn run(options: &Options, seeds: u64, is_json: bool) -> Result<(), Fa
         let found = caught(options, seeds, rule);
         let is_as_expected = match rule.expected() {
             Expected::Caught => found.is_some(),
-            Expected::Survives { .. } => found.is_none(),
+            Expected::Survives { .. } | Expected::Holds => found.is_none(),
         };
         let text = match is_json {
             true => json_line(rule, found.as_ref()),
@@ -68,12 +68,14 @@ fn line(rule: Rule, found: Option<&Caught>, seeds: u64) -> String {
             let twin = match expected {
                 Expected::Caught => "",
                 Expected::Survives { .. } => "; as a twin it should survive",
+                Expected::Holds => "; but nothing is taken out",
             };
             format!("{name:<14} INV-{invariant:<3} seed {seed:<4} step {step:<8} {what}{twin}\n")
         }
         (None, Expected::Survives { pair }) => {
             format!("{name:<14} twin: survives {seeds} seeds alone, as expected; pair {pair:?}\n")
         }
+        (None, Expected::Holds) => format!("{name:<14} holds: {seeds} seeds without a violation\n"),
         (None, Expected::Caught) => format!("{name:<14} survives {seeds} seeds\n"),
     }
 }
@@ -81,7 +83,7 @@ fn line(rule: Rule, found: Option<&Caught>, seeds: u64) -> String {
 #[cfg(feature = "mutations")]
 fn json_line(rule: Rule, found: Option<&Caught>) -> String {
     let pair = match rule.expected() {
-        Expected::Caught => "null".to_owned(),
+        Expected::Caught | Expected::Holds => "null".to_owned(),
         Expected::Survives { pair } => format!("\"{pair:?}\""),
     };
     let found = found.map_or_else(

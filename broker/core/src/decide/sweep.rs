@@ -8,6 +8,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::Timestamp;
 
 use super::{Decision, ending, only_leader};
+use crate::mutation::Mutation;
 use crate::state::{Due, State};
 
 /// Most things that one sweep does; the leader sweeps again while more is due.
@@ -29,7 +30,12 @@ pub(super) fn sweep(state: &State, actor: &Actor, now: Timestamp) -> Decision {
 fn due_event(state: &State, thing: Due, now: Timestamp) -> Option<Event> {
     match thing {
         Due::Offer(slice) => {
-            let generation = state.offers.get(&slice)?.terms.generation;
+            let offer = state.offers.get(&slice)?;
+            let is_late = now.since(offer.expires_at).get() >= 60_000;
+            if state.leaves_out(Mutation::LapsesLate) && !is_late {
+                return None;
+            }
+            let generation = offer.terms.generation;
             Some(Event::OfferRescinded { slice, generation, reason: RescindReason::Expired })
         }
         Due::Pledge(request) => Some(Event::PledgeEnded { request }),

@@ -14,6 +14,7 @@ use super::Limits;
 use super::order::{Line, lines};
 use super::reserve::Reservations;
 use crate::fit::Candidate;
+use crate::mutation::Mutation;
 use crate::partition::{self, DeviceRoom, HostUse, Kept, Typical};
 use crate::state::{Offer, State, StateView};
 
@@ -130,7 +131,7 @@ impl<'a> Problem<'a> {
             let first = SliceId { cluster, node, device: DeviceId::new(0), part: Part::Whole };
             let here = state.offers.range(first..);
             let here = here.take_while(|(slice, _)| (slice.cluster, slice.node) == (cluster, node));
-            let standing = here.filter(|(_, offer)| offer.expires_at() > now);
+            let standing = here.filter(|(_, offer)| stands(state, offer, now));
             let slots: Vec<Slot> = standing.map(|(_, offer)| Slot::of(state, offer)).collect();
             if !slots.is_empty() {
                 let host = partition::host_use(state, cluster, node);
@@ -143,9 +144,14 @@ impl<'a> Problem<'a> {
     }
 }
 
+/// Whether the offer's time is not over.
+fn stands(state: &State, offer: &Offer, now: Timestamp) -> bool {
+    offer.expires_at() > now || state.leaves_out(Mutation::ExpiredPlanned)
+}
+
 fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots> {
     let mut nodes: Vec<NodeSlots> = Vec::new();
-    for (slice, offer) in state.offers.iter().filter(|(_, offer)| offer.expires_at() > now) {
+    for (slice, offer) in state.offers.iter().filter(|(_, offer)| stands(state, offer, now)) {
         let slot = Slot::of(state, offer);
         match nodes.last_mut() {
             // Slices are ordered by cluster and node.
