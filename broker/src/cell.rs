@@ -13,7 +13,7 @@ use sublet_core::{State, StateView};
 use sublet_ledger::accounts::Accounts;
 use sublet_ledger::journal::Journal;
 use sublet_ledger::merkle::TreeHead;
-use sublet_ledger::verify::{self, Report};
+use sublet_ledger::verify::{Report, Verifier};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome, Stamped};
 use sublet_protocol::ids::{CellId, ClusterId, CommandId, LeaseId, NodeId, RequestId, TenantId};
@@ -243,13 +243,21 @@ impl Cell {
         self.parts.journal(|journal| Ok(journal.head()))
     }
 
-    /// Reads the whole journal again from the disk and checks it. Commands wait meanwhile.
+    /// Reads the whole journal again from the disk and checks it. Commands wait for one segment or
+    /// the tail at a time.
     ///
     /// # Errors
     /// [`Error::Ledger`] if the system fails, [`Error::Stopped`].
     pub async fn verify(&self) -> Result<Report, Error> {
         let parts = Arc::clone(&self.parts);
-        let verified = tokio::task::spawn_blocking(move || parts.journal(verify::verify));
+        let verified = tokio::task::spawn_blocking(move || {
+            let mut verifier = Verifier::default();
+            loop {
+                if let Some(report) = parts.journal(|journal| verifier.step(journal))? {
+                    return Ok(report);
+                }
+            }
+        });
         verified.await.map_err(|_| Error::Stopped)?
     }
 

@@ -1,8 +1,9 @@
 //! The snapshot files: the two newest, each whole or not there.
 //!
-//! A file is: magic (8 bytes), length of the header (u32, big-endian), header (JSON: cell, position,
-//! membership), the machine's bytes, SHA-256 of all that precedes it. It is written under another
-//! name, fsynced, renamed, and the folder is fsynced.
+//! A file is: magic (7 bytes), version (one digit), length of the header (u32, big-endian), header
+//! (JSON: cell, position, membership), the machine's bytes, SHA-256 of all that precedes it. Every
+//! version begins and ends so, which tells a newer one from a damaged one. It is written under
+//! another name, fsynced, renamed, and the folder is fsynced.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,7 +18,9 @@ use super::log_store::sync_directory;
 use super::types::{Error, LogPosition};
 use super::wire::{TypeConfig, position};
 
-const MAGIC: &[u8; 8] = b"SBLSNAP1";
+const MAGIC: &[u8; 7] = b"SBLSNAP";
+/// The newest version of the file, and the only one so far.
+const VERSION: u8 = b'1';
 const DIGEST: usize = 32;
 const KEPT: usize = 2;
 
@@ -76,6 +79,13 @@ fn parse(mut bytes: Vec<u8>) -> io::Result<(Header, Vec<u8>)> {
         return Err(damaged("snapshot digest differs"));
     }
     let rest = content.strip_prefix(MAGIC).ok_or_else(|| damaged("not a snapshot"))?;
+    let (version, rest) = rest.split_first().ok_or_else(|| damaged("snapshot too short"))?;
+    if *version > VERSION {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "written by a newer version"));
+    }
+    if *version != VERSION {
+        return Err(damaged("not a snapshot"));
+    }
     let (length, rest) =
         rest.split_first_chunk::<4>().ok_or_else(|| damaged("snapshot too short"))?;
     let length = usize::try_from(u32::from_be_bytes(*length)).map_err(io::Error::other)?;
@@ -101,7 +111,8 @@ impl Snapshots {
     /// not count.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for another cell's snapshot, [`Error::Storage`] otherwise.
+    /// [`Error::Foreign`] for another cell's snapshot, [`Error::Storage`] otherwise, also for a
+    /// snapshot that a newer version wrote: it stays where it is.
     pub(super) fn open(folder: &Path, cell: &str) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(Error::storage("create", folder))?;
         let mut kept = Vec::new();
@@ -175,7 +186,7 @@ impl Snapshots {
         let length = length.to_be_bytes();
         let mut file = File::create(path)?;
         let mut digest = Sha256::new();
-        let parts: [&[u8]; 4] = [MAGIC, &length, &header, payload];
+        let parts: [&[u8]; 5] = [MAGIC, &[VERSION], &length, &header, payload];
         for part in parts {
             digest.update(part);
             file.write_all(part)?;
@@ -222,6 +233,9 @@ fn load(path: &Path) -> Result<Option<StoredSnapshot>, Error> {
             cell: header.cell,
             meta: header.meta,
         })),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            Err(Error::storage("use", path)(error))
+        }
         Err(error) => {
             tracing::error!(file = %path.display(), %error, "a snapshot is damaged; set aside");
             let aside = path.with_extension("damaged");

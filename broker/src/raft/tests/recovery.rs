@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::super::{Error, Raft};
 use super::{Diary, open, options, propose, seal, until};
 
@@ -195,6 +197,25 @@ async fn a_damaged_newest_snapshot_falls_back_to_the_older_and_the_log() {
         assert!(raft.status().snapshot > sealed.snapshot);
         raft.shutdown().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_a_newer_version_is_refused_and_stays_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (raft, _) = open(folder.path()).await;
+    seal(&raft, "1").await;
+    until(|| raft.status().snapshot.is_some()).await;
+    raft.shutdown().await;
+    let newest = newest_snapshot(folder.path());
+    let mut bytes = fs::read(&newest).unwrap();
+    bytes[7] += 1;
+    let body = bytes.len() - 32;
+    let digest = Sha256::digest(&bytes[..body]);
+    bytes[body..].copy_from_slice(&digest);
+    fs::write(&newest, &bytes).unwrap();
+    let refused = Raft::open(options(folder.path()).0, Diary::new()).await.unwrap_err();
+    assert!(refused.to_string().ends_with("written by a newer version"), "{refused}");
+    assert_eq!(newest_snapshot(folder.path()), newest);
 }
 
 #[tokio::test(flavor = "multi_thread")]
