@@ -5,6 +5,7 @@
 //! never a fresh start: forgotten tokens would let an old grant in.
 
 mod file;
+mod folders;
 mod memory;
 
 pub use file::FileStore;

@@ -30,6 +30,7 @@ use crate::config::Config;
 use crate::counters::Counters;
 use crate::driver::{self, DriverHandle};
 use crate::error::{Chain, Error};
+use crate::folders;
 use crate::machine::CellMachine;
 use crate::raft::{self, Raft};
 use crate::records::Subscription;
@@ -422,7 +423,7 @@ impl Parts {
 fn folder(data_dir: Option<PathBuf>) -> Result<(Option<TempDir>, PathBuf), Error> {
     match data_dir {
         Some(path) => {
-            let made = std::fs::create_dir_all(&path);
+            let made = folders::create(&path);
             made.map_err(|source| Error::Folder { path: path.clone(), source })?;
             Ok((None, path))
         }

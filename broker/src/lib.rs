@@ -10,6 +10,7 @@ pub mod counters;
 mod driver;
 pub mod error;
 mod feed;
+mod folders;
 pub mod http;
 mod link;
 mod machine;

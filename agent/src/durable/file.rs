@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{Durable, DurableState, Error};
+use super::{Durable, DurableState, Error, folders};
 
 const STATE: &str = "agent-state";
 const STATE_NEW: &str = "agent-state.new";
@@ -36,7 +36,7 @@ impl FileStore {
             let path = path.to_owned();
             move |source| Error::Disk { path, source }
         };
-        fs::create_dir_all(folder).map_err(disk(folder))?;
+        folders::create(folder).map_err(disk(folder))?;
         let path = folder.join(LOCK);
         let lock = File::options().create(true).append(true).open(&path).map_err(disk(&path))?;
         match lock.try_lock() {
@@ -61,7 +61,7 @@ impl FileStore {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&new, self.folder.join(STATE))?;
-        File::open(&self.folder)?.sync_all()
+        folders::sync(&self.folder)
     }
 }
 

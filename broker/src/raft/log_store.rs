@@ -1,7 +1,7 @@
 //! The log and the vote, kept by raft-log.
 
 use std::fmt::Debug;
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::path::Path;
@@ -19,6 +19,7 @@ use super::options::Options;
 use super::tail;
 use super::types::Error;
 use super::wire::{Flushed, TypeConfig, Wal, WalPayload, WalVote, from_wal, to_wal};
+use crate::folders;
 
 /// About how many bytes one read for a follower may give.
 const READ_BYTES: u64 = 4 * 1024 * 1024;
@@ -58,11 +59,10 @@ impl LogStore {
     /// [`Error::Locked`], [`Error::Foreign`], [`Error::DamagedLog`] or [`Error::Storage`].
     pub(super) fn open(options: &Options, fatal: Fatal) -> Result<Self, Error> {
         let directory = &options.directory;
-        fs::create_dir_all(directory).map_err(Error::storage("create", directory))?;
+        folders::create(directory).map_err(Error::storage("create", directory))?;
         let lock = lock(directory)?;
         let wal = directory.join("wal");
-        fs::create_dir_all(&wal).map_err(Error::storage("create", &wal))?;
-        sync_directory(directory)?;
+        folders::create(&wal).map_err(Error::storage("create", &wal))?;
         tail::repair(&wal, &directory.join("torn"))?;
 
         let mut config = raft_log::Config::new(wal.display());
@@ -174,9 +174,7 @@ fn lock(directory: &Path) -> Result<DirectoryLock, Error> {
 
 /// Makes changes of the names in `directory` durable.
 pub(super) fn sync_directory(directory: &Path) -> Result<(), Error> {
-    File::open(directory)
-        .and_then(|file| file.sync_all())
-        .map_err(Error::storage("sync", directory))
+    folders::sync(directory).map_err(Error::storage("sync", directory))
 }
 
 /// Writes `identity` into a new log, or checks that it is an old one's.

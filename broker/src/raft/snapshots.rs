@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use super::log_store::sync_directory;
 use super::types::{Error, LogPosition};
 use super::wire::{TypeConfig, position};
+use crate::folders;
 
 const MAGIC: &[u8; 7] = b"SBLSNAP";
 /// The newest version of the file, and the only one so far.
@@ -114,7 +115,7 @@ impl Snapshots {
     /// [`Error::Foreign`] for another cell's snapshot, [`Error::Storage`] otherwise, also for a
     /// snapshot that a newer version wrote: it stays where it is.
     pub(super) fn open(folder: &Path, cell: &str) -> Result<Self, Error> {
-        fs::create_dir_all(folder).map_err(Error::storage("create", folder))?;
+        folders::create(folder).map_err(Error::storage("create", folder))?;
         let mut kept = Vec::new();
         for entry in fs::read_dir(folder).map_err(Error::storage("list", folder))? {
             let path = entry.map_err(Error::storage("list", folder))?.path();

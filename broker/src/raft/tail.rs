@@ -15,6 +15,7 @@ use raft_log::codeq::Decode;
 
 use super::types::Error;
 use super::wire::Wal;
+use crate::folders;
 
 /// What was cut off the end of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,10 +87,12 @@ fn holds_a_record(bytes: &[u8]) -> bool {
 }
 
 fn keep_copy(torn: &Path, file: &Path, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-    fs::create_dir_all(torn).map_err(Error::storage("create", torn))?;
+    folders::create(torn).map_err(Error::storage("create", torn))?;
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or("log");
     let copy = torn.join(format!("{name}.{offset}"));
     let mut out = fs::File::create(&copy).map_err(Error::storage("create", &copy))?;
     out.write_all(bytes).map_err(Error::storage("write", &copy))?;
-    out.sync_all().map_err(Error::storage("sync", &copy))
+    out.sync_all().map_err(Error::storage("sync", &copy))?;
+    // The log is cut next; the copy must not be lost by then.
+    folders::sync(torn).map_err(Error::storage("sync", torn))
 }
