@@ -220,7 +220,8 @@ fn fill(cell: &mut Cell, gpus: u64) -> u64 {
         cell.offer(number, 1);
         let (wanted, slice) = slice(number);
         // One GPU of every third node of model 0.
-        if wanted == 0 && number % NODE_GPUS == 0 && number / NODE_GPUS % 3 == 0 {
+        if wanted == 0 && number.is_multiple_of(NODE_GPUS) && (number / NODE_GPUS).is_multiple_of(3)
+        {
             free += 1;
             continue;
         }

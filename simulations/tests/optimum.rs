@@ -4,6 +4,7 @@
 //! `SUBLET_OPTIMUM=write cargo test -p sublet-simulations --test optimum frozen_instances` writes the
 //! instances anew: the first 40 seeds whose proof comes to an end within its bound. A run proves one
 //! optimum in five again; with `SUBLET_OPTIMUM=prove` it proves all.
+#![allow(clippy::unwrap_used, reason = "tests may stop on a surprise")]
 
 #[path = "optimum/instance.rs"]
 mod instance;

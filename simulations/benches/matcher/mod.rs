@@ -13,7 +13,7 @@ use sublet_core::matching::index::{
 use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part};
 use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, RequestId};
 use sublet_protocol::requests::Tier;
-use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Timestamp};
+use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
 use quotas::Quotas;
 
@@ -164,9 +164,9 @@ impl Cell {
                 let family = FamilyNo(u32::try_from(families.len()).expect("a u32"));
                 let model = numbers.below(MODELS);
                 families.push(Family { model, lots: lots[at(model)].clone() });
-                let needed = Millis::new(5_400_000);
+                let (needed, bought) = (Millis::new(5_400_000), Seconds::new(7_200));
                 let tenant = TenantNo(tenant);
-                let key = ClassKey { tenant, family, tier, priority: 0, needed };
+                let key = ClassKey { tenant, family, tier, priority: 0, needed, bought };
                 classes.push(queue.class(key).0);
             }
         }

@@ -35,13 +35,15 @@ impl Quotas {
         let mut nodes = vec![[Node::default(); MODELS_COUNT]; at(1 + groups + tenants)];
         for tenant in 0..tenants {
             let group = 1 + tenant / GROUP;
-            for model in 0..MODELS_COUNT {
-                let local = nominal / 2;
-                let node = Node { parent: group, subtree: nominal, local, ..Node::default() };
-                nodes[at(1 + groups + tenant)][model] = node;
-                nodes[at(group)][model].subtree += nominal - local;
-                nodes[at(group)][model].borrow_limit = Some(u64::MAX / 4);
-                nodes[at(ROOT)][model].subtree += nominal - local;
+            let local = nominal / 2;
+            let node = Node { parent: group, subtree: nominal, local, ..Node::default() };
+            nodes[at(1 + groups + tenant)] = [node; MODELS_COUNT];
+            for node in &mut nodes[at(group)] {
+                node.subtree += nominal - local;
+                node.borrow_limit = Some(u64::MAX / 4);
+            }
+            for node in &mut nodes[at(ROOT)] {
+                node.subtree += nominal - local;
             }
         }
         let shares = vec![[0; MODELS_COUNT]; at(tenants)];

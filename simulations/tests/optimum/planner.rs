@@ -55,8 +55,9 @@ impl Cell {
 
     #[track_caller]
     fn must(&mut self, actor: Actor, command: Command) {
-        let outcome = self.ask(actor, command.clone());
-        assert!(matches!(outcome, Outcome::Done { .. }), "{command:?}: {outcome:?}");
+        let said = format!("{command:?}");
+        let outcome = self.ask(actor, command);
+        assert!(matches!(outcome, Outcome::Done { .. }), "{said}: {outcome:?}");
     }
 }
 
@@ -176,7 +177,8 @@ fn run(cell: &mut Cell, instance: &Instance) {
             workload: None,
             prediction: None,
         };
-        let (tenant, request) = (tenant(number % TENANTS), RequestId::new(number as u128));
+        let (tenant, request) =
+            (tenant(number % TENANTS), RequestId::new(u128::try_from(number).unwrap()));
         let (subject, key) = ("someone".parse().unwrap(), KeyId::new("k").unwrap());
         let user = Actor::Tenant { tenant, subject, key };
         cell.must(user, Command::SubmitRequest { request, tenant, spec });
