@@ -20,10 +20,12 @@ use sublet_protocol::requests::Tier;
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/optimum.txt");
 const INSTANCES: usize = 40;
-/// What plans must reach of the optimum, in thousandths: on average and at least. The aims are 990
-/// and 970; on 2026-11-30 plans reached 959 and 909.
-const MEAN_MIN: u32 = 950;
-const LEAST_MIN: u32 = 900;
+/// What plans must reach of the optimum, in thousandths: on average and at least.
+const MEAN_MIN: u32 = 990;
+const LEAST_MIN: u32 = 970;
+/// The least where the order of submission binds. In one instance (seed 16) one GPU that comes first
+/// keeps a gang of eight from being served: no plan that keeps the order reaches more than 946 there.
+const LEAST_IN_ORDER: u32 = 940;
 
 fn wants(word: &str) -> bool {
     std::env::var_os("SUBLET_OPTIMUM").is_some_and(|value| value == word)
@@ -71,18 +73,33 @@ fn the_frozen_optima_are_proven_again() {
     }
 }
 
-#[test]
-fn plans_come_close_to_the_optimum() {
+/// What plans reach of the optimum in each instance, in thousandths, the least first, and on average.
+#[allow(clippy::print_stdout, reason = "it is what the test is run for")]
+fn shares(submission: planner::Submission) -> (Vec<u32>, u32) {
     let mut shares = Vec::new();
     for (instance, optimum) in frozen() {
-        let served = planner::served(&instance);
+        let served = planner::served(&instance, submission);
         assert!(served <= optimum, "seed {}: {served} of {optimum}", instance.seed);
         shares.push(served * 1_000 / optimum);
     }
     shares.sort_unstable();
     let mean = shares.iter().sum::<u32>() / u32::try_from(shares.len()).unwrap();
-    println!("of the optimum, in thousandths: mean {mean}, each {shares:?}");
+    println!("{submission:?}, in thousandths of the optimum: mean {mean}, each {shares:?}");
+    (shares, mean)
+}
+
+#[test]
+fn plans_come_close_to_the_optimum_of_what_is_submitted_at_once() {
+    let (shares, mean) = shares(planner::Submission::AtOnce);
     assert!(shares[0] >= LEAST_MIN, "the least share is {}", shares[0]);
+    assert!(mean >= MEAN_MIN, "the mean share is {mean}");
+}
+
+#[test]
+fn plans_come_close_to_the_optimum_in_the_order_of_submission() {
+    let (shares, mean) = shares(planner::Submission::InTurn);
+    assert!(shares[0] >= LEAST_IN_ORDER, "the least share is {}", shares[0]);
+    assert!(shares[1] >= LEAST_MIN, "the second least share is {}", shares[1]);
     assert!(mean >= MEAN_MIN, "the mean share is {mean}");
 }
 

@@ -166,7 +166,8 @@ impl Cell {
                 families.push(Family { model, lots: lots[at(model)].clone() });
                 let (needed, bought) = (Millis::new(5_400_000), Seconds::new(7_200));
                 let tenant = TenantNo(tenant);
-                let key = ClassKey { tenant, family, tier, priority: 0, needed, bought };
+                let gpu = GpuMilli::DEVICE;
+                let key = ClassKey { tenant, family, tier, priority: 0, needed, bought, gpu };
                 classes.push(queue.class(key).0);
             }
         }

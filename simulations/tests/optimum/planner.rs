@@ -22,6 +22,15 @@ const NODE_GPUS: u32 = 8;
 const TENANTS: usize = 5;
 const HOUR: Seconds = Seconds::new(3_600);
 
+/// When the requests of an instance are submitted, in its order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Submission {
+    /// All at the same instant.
+    AtOnce,
+    /// A second apart.
+    InTurn,
+}
+
 struct Cell {
     state: State,
     index: Index,
@@ -137,10 +146,10 @@ fn offer(slice: SliceId, model: GpuModel) -> OfferTerms {
 }
 
 /// The weight that the planner serves, by plans until nothing is granted any more.
-pub(crate) fn served(instance: &Instance) -> u32 {
+pub(crate) fn served(instance: &Instance, submission: Submission) -> u32 {
     let mut cell = found();
     build(&mut cell, instance);
-    run(&mut cell, instance);
+    run(&mut cell, instance, submission);
     assert_eq!(invariants::check(&cell.state), vec![]);
     let served = cell.state.leases().values().map(|lease| {
         let number = usize::try_from(lease.terms().request.get()).unwrap();
@@ -150,7 +159,7 @@ pub(crate) fn served(instance: &Instance) -> u32 {
 }
 
 /// Submits the requests and plans until nothing is granted any more.
-fn run(cell: &mut Cell, instance: &Instance) {
+fn run(cell: &mut Cell, instance: &Instance, submission: Submission) {
     for (number, ask) in instance.asks.iter().enumerate() {
         let taken = |pool: &usize| ask.pools & (1 << pool) != 0;
         let class = match ask.tier {
@@ -181,6 +190,9 @@ fn run(cell: &mut Cell, instance: &Instance) {
             (tenant(number % TENANTS), RequestId::new(u128::try_from(number).unwrap()));
         let (subject, key) = ("someone".parse().unwrap(), KeyId::new("k").unwrap());
         let user = Actor::Tenant { tenant, subject, key };
+        if submission == Submission::InTurn {
+            cell.now = cell.now.after(Seconds::new(1));
+        }
         cell.must(user, Command::SubmitRequest { request, tenant, spec });
     }
     let mut leases = usize::MAX;

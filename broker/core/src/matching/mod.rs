@@ -1,7 +1,8 @@
 //! Matching: which waiting request gets which offered slices. Outside the log, on a view.
 //!
 //! `problem` turns a [`StateView`] into free slots and a queue; `order` says who in it comes first;
-//! `solve` walks it and proposes grants; `place` chooses their slots; `preempt` looks for victims
+//! `solve` walks it and proposes grants; `place` chooses their slots; `shift` moves grants of the plan
+//! aside for those that fit nowhere; `preempt` looks for victims
 //! where a higher tier finds no room; `reserve` keeps room in the future for those that find
 //! none, and `openings` knows when slices come free; `explain` says why a request waits. All is
 //! integers, steps are limited, and equal views give equal plans. The rules judge every proposal
@@ -16,6 +17,7 @@ mod preempt;
 mod problem;
 mod reserve;
 mod score;
+mod shift;
 mod solve;
 
 pub use explain::{

@@ -1,5 +1,5 @@
 //! The order in which requests are served: tiers from the top, within a tier the tenant with the
-//! lowest share first, within a tenant priority, then first submit time, then id.
+//! lowest share first, within a tenant priority, then first submit time, then size, then id.
 //!
 //! Shares move while a plan is made, so the order of tenants is not fixed here: the walk asks where
 //! a tenant [stands](crate::quota::Standing) whenever something was given.
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use sublet_protocol::ids::{RequestId, TenantId};
 use sublet_protocol::requests::Tier;
-use sublet_protocol::units::Timestamp;
+use sublet_protocol::units::{GpuMilli, Timestamp};
 
 use super::problem::Problem;
 use super::solve::{Source, Trial};
@@ -42,10 +42,14 @@ pub(super) fn lines(state: &State, now: Timestamp) -> Vec<Line<'_>> {
     ordered.collect()
 }
 
-/// Within a tenant and tier: priority, then first submit time, then id.
-pub(super) fn queue_key(id: RequestId, request: &Request) -> (Reverse<u8>, Timestamp, RequestId) {
-    (Reverse(request.spec.priority), request.submitted_at, id)
+/// Within a tenant and tier: priority, then first submit time; of those that were submitted at the same
+/// instant the largest first, as the small ones fit into what is left; then id.
+pub(super) fn queue_key(id: RequestId, request: &Request) -> QueueKey {
+    let spec = &request.spec;
+    (Reverse(spec.priority), request.submitted_at, Reverse(spec.gpu_total()), id)
 }
+
+type QueueKey = (Reverse<u8>, Timestamp, Reverse<GpuMilli>, RequestId);
 
 /// The queue as it stands in the problem, all of it.
 pub(super) struct Lines<'a> {
@@ -73,6 +77,8 @@ impl Source for Lines<'_> {
     }
 
     fn bring(&mut self, _problem: &mut Problem<'_>, _id: RequestId) {}
+
+    fn shifted(&mut self) {}
 
     fn tried(&mut self, state: &State, id: RequestId, _trial: &Trial<'_>) {
         let Some(request) = state.requests.get(&id) else { return };

@@ -6,10 +6,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use sublet_protocol::capacity::{Isolation, Origin, Part, SliceId};
 use sublet_protocol::commands::PlanMember;
-use sublet_protocol::ids::{ClusterId, GpuModel, RequestId};
+use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, RequestId};
 use sublet_protocol::money::Price;
 use sublet_protocol::offers::HostRoom;
 use sublet_protocol::requests::{Class, Placement, RequestSpec, WaitReason};
@@ -21,6 +22,7 @@ use super::score::{self, Rank};
 use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
 use crate::partition;
+use crate::quota::Want;
 use crate::state::{Request, State};
 
 /// What one slot would give a request.
@@ -44,7 +46,83 @@ pub(super) struct Pick {
     seats: Vec<(usize, Seat)>,
 }
 
+/// A place in the fleet: a cluster's GPUs of a model, all of them or those of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Site {
+    pub(super) cluster: ClusterId,
+    pub(super) model: GpuModel,
+    pub(super) node: Option<NodeId>,
+}
+
+impl Site {
+    /// Whether slots of this model on the node belong to it.
+    pub(super) fn holds(&self, (cluster, node): (ClusterId, NodeId), model: GpuModel) -> bool {
+        self.cluster == cluster && self.model == model && self.node.is_none_or(|only| only == node)
+    }
+}
+
+/// Where a placement is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Within<'a> {
+    /// Everywhere.
+    All,
+    /// In a part of the fleet, while grants of this plan are moved aside.
+    Site {
+        /// There only.
+        only: Site,
+        /// But not there.
+        off: &'a [Site],
+        /// What the request holds already, if it is moved: it pays no more than that, and gets in
+        /// the way of nobody's reservation.
+        given: Option<&'a Want>,
+    },
+}
+
+impl Within<'_> {
+    /// The nodes that may be looked at.
+    pub(super) fn nodes(&self, nodes: &[NodeSlots]) -> Range<usize> {
+        let Within::Site { only: Site { cluster, node, .. }, .. } = *self else {
+            return 0..nodes.len();
+        };
+        let is_before = |at: &NodeSlots| match node {
+            Some(node) => (at.cluster, at.node) < (cluster, node),
+            None => at.cluster < cluster,
+        };
+        let is_in = |at: &NodeSlots| at.cluster == cluster && node.is_none_or(|n| n == at.node);
+        let first = nodes.partition_point(is_before);
+        let count = nodes[first..].iter().take_while(|at| is_in(at)).count();
+        first..first + count
+    }
+
+    fn allows(&self, node: &NodeSlots, model: GpuModel) -> bool {
+        match self {
+            Within::All => true,
+            Within::Site { only, off, .. } => {
+                let name = (node.cluster, node.node);
+                only.model == model && !off.iter().any(|site| site.holds(name, model))
+            }
+        }
+    }
+
+    const fn given(&self) -> Option<&Want> {
+        match self {
+            Within::All => None,
+            Within::Site { given, .. } => *given,
+        }
+    }
+}
+
 impl Pick {
+    /// Whether all seats are whole offers, which can be given back.
+    pub(super) fn is_whole(&self) -> bool {
+        self.seats.iter().all(|(_, seat)| seat.candidate.origin == Origin::Offered)
+    }
+
+    /// What each seat gives, and on which node.
+    pub(super) fn seats(&self) -> impl Iterator<Item = &Candidate> + '_ {
+        self.seats.iter().map(|(_, seat)| &seat.candidate)
+    }
+
     /// Takes the seats out of the problem.
     pub(super) fn take(self, nodes: &mut [NodeSlots]) -> Vec<PlanMember> {
         let members = self.seats.iter().map(|(node, seat)| {
@@ -151,14 +229,26 @@ pub(super) fn reserved(problem: &Problem<'_>, id: RequestId, spec: &RequestSpec)
 
 /// The request's fitting seats, grouped as a grant must be.
 pub(super) fn fitting(problem: &Problem<'_>, id: RequestId, request: &Request) -> Alike {
+    fitting_within(problem, (id, request), Within::All)
+}
+
+fn fitting_within(
+    problem: &Problem<'_>,
+    (id, request): (RequestId, &Request),
+    within: Within<'_>,
+) -> Alike {
     let (state, now) = (problem.view.state, problem.view.now);
     let spec = &request.spec;
     let mut alike = Alike::new();
     let claim = Claim::of(problem.view, id, &request.spec);
-    let nodes = problem.nodes.iter().enumerate();
+    let claim = if within.given().is_some() { claim.behind_all() } else { claim };
+    let nodes = within.nodes(&problem.nodes).map(|ordinal| (ordinal, &problem.nodes[ordinal]));
     let is_open = |node: &NodeSlots| !problem.closed.contains(&(node.cluster, node.node));
     for (ordinal, node) in nodes.filter(|(_, node)| is_open(node)) {
         for (place, slot) in node.slots.iter().enumerate() {
+            if !within.allows(node, slot.candidate.capacity.model) {
+                continue;
+            }
             for candidate in candidates(problem, (node, slot), id, spec) {
                 if fit::misfit(state, spec, &candidate, now).is_some() {
                     continue;
@@ -241,18 +331,36 @@ pub(super) fn pick(
     id: RequestId,
     request: &Request,
 ) -> Option<Pick> {
+    pick_within(problem, spent, (id, request), Within::All).map(|(_, pick)| pick)
+}
+
+/// As [`pick()`], of a part of the fleet, with its rank.
+pub(super) fn pick_within(
+    problem: &Problem<'_>,
+    spent: &Spent,
+    (id, request): (RequestId, &Request),
+    within: Within<'_>,
+) -> Option<(Rank, Pick)> {
     let state = problem.view.state;
     let count = usize::try_from(request.spec.count).ok()?;
     let mut best: Option<(Rank, Pick)> = None;
     let mut scores = score::Scores::new(problem, &request.spec);
-    for ((cluster, model, gpu), groups) in fitting(problem, id, request) {
+    for ((cluster, model, gpu), groups) in fitting_within(problem, (id, request), within) {
         let Some(price) = price(state, request, cluster, model) else { continue };
         let total = gpu.checked_mul(u64::from(request.spec.count))?;
-        if spent.obstacle(problem.view, &want(request, model, total, price)).is_some() {
+        let given = within.given();
+        if given.is_some_and(|given| price.per_gpu_hour > given.price.per_gpu_hour) {
             continue;
         }
-        if !problem.reservations.leaves_quota(spent, (id, request), model, total) {
-            continue;
+        // Who is moved and gets as much of the same has its quota and its budget already.
+        if given.is_none_or(|given| (given.model, given.gpu) != (model, total)) {
+            let wanted = want(request, model, total, price);
+            if spent.obstacle(problem.view, &wanted).is_some() {
+                continue;
+            }
+            if !problem.reservations.leaves_quota(spent, (id, request), model, total) {
+                continue;
+            }
         }
         let cost = i128::from(price.per_gpu_hour.get()) * i128::from(total.get());
         for seats in choices(problem, request.spec.placement, groups, count) {
@@ -264,7 +372,7 @@ pub(super) fn pick(
             }
         }
     }
-    best.map(|(_, pick)| pick)
+    best
 }
 
 /// Every set of `count` seats worth a look: on each node (or island) with room one for a gang and each

@@ -57,6 +57,11 @@ impl Claim {
         self.request == request
     }
 
+    /// The same claim, behind everybody who has reserved something.
+    pub(super) fn behind_all(self) -> Claim {
+        Claim { tier: Tier::Opportunistic, ..self }
+    }
+
     pub(super) fn of(view: StateView<'_>, request: RequestId, spec: &RequestSpec) -> Claim {
         let until = over_by(view.state, spec, view.now);
         Claim { request, tier: spec.class.tier(), until }
@@ -242,6 +247,13 @@ impl<'a> Reservations<'a> {
         self.served.insert(id);
         let until = over_by(self.view.state, spec, self.view.now);
         self.taken.extend(members.iter().map(|member| (member.slice, until)));
+    }
+
+    /// This plan has moved a grant off these slices.
+    pub(super) fn vacated(&mut self, members: &[PlanMember]) {
+        for member in members {
+            self.taken.remove(&member.slice);
+        }
     }
 
     /// This plan ends leases for the request.

@@ -1,5 +1,6 @@
 //! Walks the queue and proposes grants: tiers from the top, within a tier the tenant with the lowest
-//! weighted share, within a tenant its own order. A request that finds no room is passed over.
+//! weighted share, within a tenant its own order. For a request that finds no room grants of the same
+//! plan are moved aside (`shift`), then leases end if it may end some; else it is passed over.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -10,9 +11,10 @@ use sublet_protocol::money::Price;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
 
-use super::place::pick;
+use super::place::{Pick, pick};
 use super::problem::{Hopeless, Needs, Problem, Shape};
 use super::reserve::{Fate, Reservations};
+use super::shift::{Granted, Moves, Shifts};
 use super::{Preemption, preempt};
 use crate::fit;
 use crate::quota::{Charges, Obstacle, Standing, Want, standing_with};
@@ -28,6 +30,8 @@ const PREEMPTIONS_MAX: usize = 16;
 pub(super) struct Spent {
     /// What quotas and budgets it takes, and what quotas keep for requests with a pledge.
     pub(super) charges: Charges,
+    /// The steps that led there.
+    steps: Vec<Step>,
     /// Leases that this plan ends.
     pub(super) doomed: BTreeSet<LeaseId>,
     /// Whether more would end if there were budget for it.
@@ -46,12 +50,65 @@ impl Spent {
     }
 
     pub(super) fn give(&mut self, state: &State, want: &Want) {
-        self.charges.give(&state.tree, want);
+        self.step(state, Step::Give(*want));
+    }
+
+    fn step(&mut self, state: &State, step: Step) {
+        step.take(&mut self.charges, state);
+        self.steps.push(step);
+    }
+
+    /// How many steps have been taken: the place of the next one.
+    pub(super) const fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Puts another gift in the place of one. Gives the charges as they were.
+    pub(super) fn replace(&mut self, state: &State, place: usize, want: Want) -> Charges {
+        if let Some(step) = self.steps.get_mut(place) {
+            *step = Step::Give(want);
+        }
+        let before = std::mem::take(&mut self.charges);
+        for step in &self.steps {
+            step.take(&mut self.charges, state);
+        }
+        before
+    }
+
+    /// Undoes [`Spent::replace`].
+    pub(super) fn put_back(&mut self, place: usize, want: Want, charges: Charges) {
+        if let Some(step) = self.steps.get_mut(place) {
+            *step = Step::Give(want);
+        }
+        self.charges = charges;
     }
 
     fn standing(&self, view: StateView<'_>, tenant: TenantId) -> Standing {
         let at = (view.now, view.state.policy.half_life);
         standing_with(&view.state.tree, &self.charges, tenant, at)
+    }
+}
+
+/// A step of what is given away.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Given to a request.
+    Give(Want),
+    /// Kept for a request with a pledge.
+    Keep(Want),
+    /// Kept no longer.
+    GiveBack(Want),
+}
+
+impl Step {
+    fn take(&self, charges: &mut Charges, state: &State) {
+        match self {
+            Step::Give(want) => charges.give(&state.tree, want),
+            Step::Keep(want) => charges.keep(&state.tree, want),
+            Step::GiveBack(want) => {
+                charges.give_back(&state.tree, (want.tenant, want.model), want.gpu);
+            }
+        }
     }
 }
 
@@ -70,6 +127,9 @@ pub(super) trait Source {
 
     /// Puts all slots that could serve the request into the problem.
     fn bring(&mut self, problem: &mut Problem<'_>, id: RequestId);
+
+    /// Grants were moved aside: what found no room in this plan may find some in the next.
+    fn shifted(&mut self);
 
     /// The request that was next has been tried.
     fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>);
@@ -102,11 +162,14 @@ pub(super) fn solve(
     let mut walk = Walk { preemptions_left: left, ..Walk::default() };
     // Who gets what others free needs the quota for it, too: nobody else may take that meanwhile.
     for want in preempt::kept(problem.view).into_values() {
-        walk.spent.charges.keep(&problem.view.state.tree, &want);
+        walk.spent.step(problem.view.state, Step::Keep(want));
     }
     walk.groups.extend(problem.reservations.mend(&walk.spent));
     for tier in [Tier::Reserved, Tier::Standard, Tier::Opportunistic] {
         walk.tier(problem, source, tier);
+    }
+    if walk.shifts.has_moved() {
+        source.shifted();
     }
     if !walk.is_full() {
         walk.groups.extend(problem.reservations.improve(&walk.spent));
@@ -115,10 +178,13 @@ pub(super) fn solve(
 }
 
 #[derive(Default)]
-struct Walk {
-    groups: Vec<PlanGroup>,
-    spent: Spent,
+pub(super) struct Walk {
+    pub(super) groups: Vec<PlanGroup>,
+    pub(super) spent: Spent,
+    pub(super) shifts: Shifts,
     hopeless: Hopeless,
+    /// Requests that were tried and found no room.
+    pub(super) failed: Vec<RequestId>,
     tries: usize,
     preemptions_left: usize,
 }
@@ -149,10 +215,16 @@ impl Walk {
                 // Another lease that was to end, or a slot that waits for it, may be there again.
                 let is_lasting = !self.has_preempted();
                 source.bring(problem, id);
+                let moves = self.shifts.moves();
                 let (is_served, fate) = self.serve(problem, tier, id, request);
                 let (spent, reservations) = (&self.spent, &problem.reservations);
                 let trial = Trial { is_served, is_lasting, fate, spent, reservations };
                 source.tried(view.state, id, &trial);
+                if self.shifts.moves() > moves {
+                    // Who was moved may hold less of what counts for its standing.
+                    let others = order.into_iter().map(|Reverse((_, other))| other);
+                    order = others.map(|t| Reverse((self.standing(view, t), t))).collect();
+                }
                 if is_served {
                     order.push(Reverse((self.standing(view, tenant), tenant)));
                     break;
@@ -190,15 +262,16 @@ impl Walk {
         let (state, kept) = (problem.view.state, is_pledged.then_some(id));
         let kept = kept.and_then(|id| preempt::kept(problem.view).remove(&id));
         if let Some(kept) = &kept {
-            let whose = (kept.tenant, kept.model);
-            self.spent.charges.give_back(&state.tree, whose, kept.gpu);
+            self.spent.step(state, Step::GiveBack(*kept));
         }
-        if let Some(pick) = pick(problem, &self.spent, id, request) {
-            let want = want(request, pick.model, pick.total, pick.price);
-            self.spent.give(problem.view.state, &want);
-            let members = pick.take(&mut problem.nodes);
-            problem.reservations.granted(id, &request.spec, &members);
-            self.groups.push(PlanGroup::Grant { request: id, members });
+        let found = pick(problem, &self.spent, id, request).map(|pick| (pick, Moves::default()));
+        let found = match found {
+            None if !is_pledged => self.make_room(problem, id, request),
+            found => found,
+        };
+        if let Some((pick, moves)) = found {
+            self.grant(problem, (id, request), pick);
+            self.settle(problem, moves);
             return (true, Fate::Refused);
         }
         let may_preempt = tier > Tier::Opportunistic && self.preemptions_left > 0;
@@ -213,15 +286,31 @@ impl Walk {
             return (true, Fate::Refused);
         }
         if let Some(kept) = &kept {
-            self.spent.charges.keep(&state.tree, kept);
+            self.spent.step(state, Step::Keep(*kept));
         }
         if is_pledged {
             return (false, Fate::Refused);
         }
+        self.failed.push(id);
         if !is_special {
             self.hopeless.add(shape, needs);
         }
         (false, self.reserve(problem, id, request))
+    }
+
+    fn grant(
+        &mut self,
+        problem: &mut Problem<'_>,
+        (id, request): (RequestId, &Request),
+        pick: Pick,
+    ) {
+        let want = want(request, pick.model, pick.total, pick.price);
+        let (group, step) = (self.groups.len(), self.spent.len());
+        self.shifts.add(Granted::of((id, request), &pick, want, (group, step)));
+        self.spent.give(problem.view.state, &want);
+        let members = pick.take(&mut problem.nodes);
+        problem.reservations.granted(id, &request.spec, &members);
+        self.groups.push(PlanGroup::Grant { request: id, members });
     }
 
     fn reserve(&mut self, problem: &mut Problem<'_>, id: RequestId, request: &Request) -> Fate {

@@ -15,6 +15,7 @@ mod promises;
 mod quotas;
 mod recalls;
 mod requests;
+mod shift;
 mod stalled;
 mod supply;
 mod walk;

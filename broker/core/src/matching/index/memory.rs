@@ -471,6 +471,7 @@ impl Index {
             priority: spec.priority,
             needed: fit::needed(spec),
             bought: spec.duration,
+            gpu: spec.gpu_total(),
         };
         let (class, is_new) = match is_lone(request) {
             true => (self.queue.lone_class(key), true),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use sublet_protocol::ids::RequestId;
 use sublet_protocol::requests::Tier;
-use sublet_protocol::units::{Millis, Seconds, Timestamp};
+use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
 use super::ranked::Ranked;
 use super::table::{Table, Words, hash_words, mix, number, push_tight, words};
@@ -30,10 +30,12 @@ pub struct ClassKey {
     pub needed: Millis,
     /// How long they may run.
     pub bought: Seconds,
+    /// How much GPU each of them takes in all.
+    pub gpu: GpuMilli,
 }
 
-/// The rank of a request within its line: priority, then first submit time, then id.
-type Rank = (Reverse<u8>, Timestamp, Words);
+/// The rank of a request within its line: priority, then first submit time, then size, then id.
+type Rank = (Reverse<u8>, Timestamp, Reverse<GpuMilli>, Words);
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -281,7 +283,7 @@ impl Queue {
     fn rank(&self, class: ClassNo) -> Option<Rank> {
         let Class { key, cursor, .. } = &self.classes[class.at()];
         let entry = self.entries.get(at(*cursor))?;
-        Some((Reverse(key.priority), entry.submitted_at, entry.id))
+        Some((Reverse(key.priority), entry.submitted_at, Reverse(key.gpu), entry.id))
     }
 
     /// Sets the cursor of a class to its first request.
@@ -362,7 +364,7 @@ impl Queue {
     #[must_use]
     pub fn first(&self, tenant: TenantNo, tier: Tier) -> Option<(ClassNo, RequestId)> {
         let line = self.lines.get(tenant.at() * TIERS + tier_number(tier))?;
-        line.first().map(|((_, _, id), class)| (ClassNo(class), RequestId::new(number(id))))
+        line.first().map(|((_, _, _, id), class)| (ClassNo(class), RequestId::new(number(id))))
     }
 
     /// The requests of a class in order.

@@ -41,10 +41,12 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
         brought: BTreeSet::new(),
         moved: Vec::new(),
         restless: Vec::new(),
+        slept: Vec::new(),
+        has_shifted: false,
     };
     let groups = solve::solve(&mut problem, &mut walk, limits.preemption);
-    let ByIndex { index, moved, restless, .. } = walk;
-    for class in restless {
+    let ByIndex { index, moved, restless, slept, has_shifted, .. } = walk;
+    for class in restless.into_iter().chain(slept.into_iter().filter(|_| has_shifted)) {
         index.queue.wake(class);
     }
     for class in moved {
@@ -65,6 +67,11 @@ struct ByIndex<'i> {
     moved: Vec<ClassNo>,
     /// Classes that sleep for the rest of this plan only.
     restless: Vec<ClassNo>,
+    /// Classes that this plan has put to sleep for longer.
+    slept: Vec<ClassNo>,
+    /// Whether grants were moved aside. What slept before this plan found no room when all that this
+    /// plan gives away was free; only what it tried itself may have missed some.
+    has_shifted: bool,
 }
 
 impl Source for ByIndex<'_> {
@@ -88,6 +95,10 @@ impl Source for ByIndex<'_> {
         problem.add_nodes(names.filter(|node| !self.limits.closed.contains(node)));
     }
 
+    fn shifted(&mut self) {
+        self.has_shifted = true;
+    }
+
     fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>) {
         let Some(class) = self.index.queue.find(id) else { return };
         if trial.is_served {
@@ -107,6 +118,7 @@ impl Source for ByIndex<'_> {
             self.restless.push(class);
             return;
         }
+        self.slept.push(class);
         if is_short_of_quota(self.index, state, trial, class) {
             self.index.short_of_quota.insert(class);
         }
