@@ -39,6 +39,15 @@ pub(super) fn fields(why: &WhyView) -> Vec<(&'static str, String)> {
     if let (Some(position), Some(ahead)) = (why.position, why.ahead) {
         fields.push(("position", format!("{position} ({ahead} ahead)")));
     }
+    if let Some(warning) = &why.warning {
+        fields.push(("warning", warning.clone()));
+    }
+    if let Some(start) = why.promised_start {
+        fields.push(("promised start", format!("{start} at the latest")));
+    }
+    if why.position.is_some() {
+        fields.push(("expected", expected(why)));
+    }
     let misses = why.near_misses.iter().map(|miss| {
         let place = miss.cluster.map(|cluster| format!(", as in {cluster}")).unwrap_or_default();
         let detail = miss.detail.as_ref().map(|more| format!(" ({more})")).unwrap_or_default();
@@ -52,4 +61,13 @@ pub(super) fn fields(why: &WhyView) -> Vec<(&'static str, String)> {
         fields.push(("would help", change.clone()));
     }
     fields
+}
+
+/// When a waiting request will start, as far as that can be told.
+fn expected(why: &WhyView) -> String {
+    match (why.earliest_start, why.latest_start) {
+        (Some(earliest), Some(latest)) if earliest == latest => format!("{latest}"),
+        (Some(earliest), Some(latest)) => format!("{earliest} to {latest}"),
+        (Some(_), None) | (None, Some(_)) | (None, None) => "not known".to_owned(),
+    }
 }

@@ -202,6 +202,7 @@ const fn status_of(rejection: Rejection) -> StatusCode {
         | Rejection::OfferInvalid
         | Rejection::SpecInvalid(_)
         | Rejection::QuotaTooSmall
+        | Rejection::ModelUnknown
         | Rejection::CostTooLarge
         | Rejection::TooMany
         | Rejection::RecallTooSoon

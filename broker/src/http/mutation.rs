@@ -99,15 +99,12 @@ impl Change {
     }
 
     /// Refuses if what it made is a refused request.
-    pub(crate) fn accepted(self) -> Result<Change, ApiError> {
+    pub(crate) fn accepted(self) -> Result<Change, Rejection> {
         let refusal = self.find(|record| match &record.event {
             Event::RequestRefused { rejection, .. } => Some(*rejection),
             _other => None,
         });
-        match refusal {
-            Some(rejection) => Err(refused(rejection)),
-            None => Ok(self),
-        }
+        refusal.map_or(Ok(self), Err)
     }
 
     /// The request that it made.

@@ -134,8 +134,21 @@ pub struct WhyView {
     pub ahead: Option<u32>,
     /// What nearly fits, and what stands in the way.
     pub near_misses: Vec<NearMissView>,
-    /// What the tenant could change, if something would help.
+    /// What the tenant could change, if something would help. A change with a number was tried out:
+    /// with it the request would start now.
     pub change: Option<String>,
+    /// When it will start at the latest, as it was promised. Later only with a reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promised_start: Option<Time>,
+    /// When it will start if leases end as early as predicted; none if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earliest_start: Option<Time>,
+    /// When it will start if every lease lasts as long as was bought; none if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest_start: Option<Time>,
+    /// Why it cannot start as it is, if nothing that is known could meet it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// Offers that would fit but for one thing.

@@ -210,6 +210,10 @@ pub struct RequestView {
     pub attempts: u32,
     /// How many of them owner or rank took away.
     pub recalls: u32,
+    /// Why it cannot start as it is, if nothing that is known could meet it. Told at once, with the
+    /// answer to its submission; later `/v1/why/{id}` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 pub(super) mod hex_digest {

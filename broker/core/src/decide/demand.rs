@@ -2,7 +2,7 @@
 
 use sublet_protocol::commands::Actor;
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{RequestId, TenantId};
+use sublet_protocol::ids::{GpuModel, RequestId, TenantId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::RequestSpec;
@@ -28,11 +28,23 @@ pub(super) fn submit(
         return Err(Rejection::RequestsExhausted);
     }
     let spec = spec.clone();
+    if !is_model_known(state, tenant, &spec) {
+        let rejection = Rejection::ModelUnknown;
+        return Ok(vec![Event::RequestRefused { request, tenant, spec, rejection }]);
+    }
     if !could_ever_fit(state, tenant, &spec) {
         let rejection = Rejection::QuotaTooSmall;
         return Ok(vec![Event::RequestRefused { request, tenant, spec, rejection }]);
     }
     Ok(vec![Event::RequestSubmitted { request, tenant, spec }])
+}
+
+/// Whether any of the models that are asked for has a price or a quota, if any is asked for.
+pub(crate) fn is_model_known(state: &State, tenant: TenantId, spec: &RequestSpec) -> bool {
+    let asked = |model: &GpuModel| spec.models.contains(model);
+    spec.models.is_empty()
+        || state.prices.keys().any(|(_, model, _)| asked(model))
+        || state.tree.models(tenant).iter().any(asked)
 }
 
 /// Whether the tenant could hold as much of some allowed model if nobody else held anything and every

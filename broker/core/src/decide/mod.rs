@@ -14,7 +14,7 @@ mod supply;
 mod sweep;
 mod tenants;
 
-pub(crate) use demand::could_ever_fit;
+pub(crate) use demand::{could_ever_fit, is_model_known};
 use sublet_protocol::commands::{Actor, Command, PLAN_GROUPS_MAX, PlanGroup, Stamped};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, NodeId, TenantId};

@@ -10,13 +10,14 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{GpuMilli, Timestamp};
 
+use super::advice::{self, Change, Shortfall, Unmet};
 use super::openings::{Ends, free_at};
-use super::order::queue_key;
 use super::place;
+use super::position::position;
 use super::problem::Problem;
 use super::solve::{Spent, want};
 use super::{Limits, Preemption, preempt};
-use crate::decide::could_ever_fit;
+use crate::decide::{could_ever_fit, is_model_known};
 use crate::fit;
 use crate::quota::{Charges, Obstacle};
 use crate::state::{Request, RequestStage, StateView};
@@ -28,8 +29,10 @@ pub struct NearMiss {
     pub reason: WaitReason,
     /// How many they are.
     pub offers: u32,
-    /// One of them.
+    /// The one of them that lacks least.
     pub example: SliceId,
+    /// What that one lacks, where it is an amount.
+    pub short: Option<Shortfall>,
 }
 
 /// Why a request waits.
@@ -53,6 +56,10 @@ pub struct Explanation {
     pub promised: Option<Timestamp>,
     /// When it will start, as far as that can be told; nothing if it cannot.
     pub eta: Option<Eta>,
+    /// The smallest single change with which it would start now, if one helps.
+    pub change: Option<Change>,
+    /// What of it nothing that is known could meet, if that is so.
+    pub unmet: Option<Unmet>,
 }
 
 /// When a request will start.
@@ -120,7 +127,7 @@ pub fn explain_within(
 }
 
 fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Explanation {
-    let mut misses: BTreeMap<WaitReason, (u32, SliceId)> = BTreeMap::new();
+    let mut misses: BTreeMap<WaitReason, NearMiss> = BTreeMap::new();
     let mut fitting = 0;
     let slots = problem.nodes.iter().flat_map(|node| node.slots.iter().map(move |s| (node, s)));
     for (node, slot) in slots {
@@ -128,15 +135,19 @@ fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Expla
         let obstacle = place::obstacle(problem, (node, slot), id, &request.spec);
         match obstacle.or(is_closed.then_some(WaitReason::Breaker)) {
             Some(reason) => {
-                misses.entry(reason).or_insert((0, slot.candidate.slice)).0 += 1;
+                let example = slot.candidate.slice;
+                let short = advice::shortfall(problem, &request.spec, &slot.candidate, reason);
+                let fresh = NearMiss { reason, offers: 0, example, short };
+                let miss = misses.entry(reason).or_insert(fresh);
+                miss.offers = miss.offers.saturating_add(1);
+                if short.is_some() && short < miss.short {
+                    (miss.example, miss.short) = (example, short);
+                }
             }
             None => fitting += 1,
         }
     }
-    let mut near_misses: Vec<NearMiss> = misses
-        .into_iter()
-        .map(|(reason, (offers, example))| NearMiss { reason, offers, example })
-        .collect();
+    let mut near_misses: Vec<NearMiss> = misses.into_values().collect();
     near_misses.sort_by_key(|miss| (std::cmp::Reverse(miss.offers), miss.reason));
     let pledged = match &request.stage {
         RequestStage::Pledged { slices, .. } => u32::try_from(slices.len()).unwrap_or(u32::MAX),
@@ -152,6 +163,8 @@ fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Expla
         pledged,
         promised: problem.reservations.start_of(id),
         eta: eta(problem, id, request),
+        change: advice::change(problem, id, request),
+        unmet: advice::unmet(problem.view.state, &request.spec),
     }
 }
 
@@ -243,20 +256,6 @@ fn reason(
     }
 }
 
-/// Its place: higher tiers first, then requests of its tier by priority and time.
-fn position(problem: &Problem<'_>, id: RequestId, request: &Request) -> u32 {
-    let tier: Tier = request.spec.class.tier();
-    let own = queue_key(id, request);
-    let before = problem.lines.iter().flat_map(|line| {
-        let is_higher = line.tier > tier;
-        let is_same = line.tier == tier;
-        line.requests
-            .iter()
-            .filter(move |(other, entry)| is_higher || (is_same && queue_key(*other, entry) < own))
-    });
-    u32::try_from(before.count()).unwrap_or(u32::MAX).saturating_add(1)
-}
-
 /// What would happen to a request of `tenant` with `spec` if it were submitted now.
 #[must_use]
 pub fn what_if(view: StateView<'_>, tenant: TenantId, spec: &RequestSpec) -> WhatIf {
@@ -277,6 +276,9 @@ pub fn what_if_within(
     }
     if let Err(error) = spec.validate() {
         return refuse(Rejection::SpecInvalid(error));
+    }
+    if !is_model_known(view.state, tenant, spec) {
+        return refuse(Rejection::ModelUnknown);
     }
     if !could_ever_fit(view.state, tenant, spec) {
         return refuse(Rejection::QuotaTooSmall);

@@ -8,11 +8,13 @@
 //! integers, steps are limited, and equal views give equal plans. The rules judge every proposal
 //! again, so a mistake here costs capacity and never correctness.
 
+mod advice;
 mod explain;
 pub mod index;
 mod openings;
 mod order;
 mod place;
+mod position;
 mod preempt;
 mod problem;
 mod reserve;
@@ -20,6 +22,7 @@ mod score;
 mod shift;
 mod solve;
 
+pub use advice::{Change, NODE_USUAL, Shortfall, Unmet, unmet, unmet_at_sight};
 pub use explain::{
     Eta, Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, explain_within, what_if,
     what_if_within,

@@ -1,5 +1,6 @@
 //! The rules as given/when/then, one file per subject, and a walk that tries everything.
 
+mod advice;
 mod budgets;
 mod fairness;
 mod gone;

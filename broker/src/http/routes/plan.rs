@@ -1,12 +1,15 @@
 //! `/v1/plan`: what would happen to a request.
 
+use std::collections::BTreeSet;
+
 use axum::Json as Answer;
 use axum::extract::State;
 use sublet_core::matching::{WhatIf, WhatIfOutcome};
 use sublet_protocol::api::{
-    EffectiveValue, FieldError, Money, Origin, PlanOutcome, PlanRequest, PlanView, PreemptionTerms,
-    Problem, RequestCreate, Time,
+    EffectiveValue, Money, Origin, PlanOutcome, PlanRequest, PlanView, PreemptionTerms, Problem,
+    RequestCreate, Time,
 };
+use sublet_protocol::ids::GpuModel;
 use sublet_protocol::money::Currency;
 use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
@@ -18,6 +21,9 @@ use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::extract::{Json, Tenant};
 use crate::http::views;
+
+/// Most models that a refusal names.
+const MODELS_NAMED: usize = 16;
 
 /// What would happen if this request were sent now. Changes and keeps nothing; needs no key.
 #[utoipa::path(
@@ -76,12 +82,29 @@ fn outcome(
             PlanOutcome::Wait { why: why::waiting(app, &explanation) }
         }
         WhatIfOutcome::Refuse(rejection) => {
-            let errors = ApiError::from(rejection).problem("").errors;
-            let errors: Vec<FieldError> = errors;
-            let (code, text) = (rejection.code().to_owned(), rejection.to_string());
+            let Problem { code, detail: text, errors, .. } = refusal(app, rejection).problem("");
             PlanOutcome::Refuse { code, text, errors }
         }
     }
+}
+
+/// A refusal as it is told: of an unknown model, with those that are known.
+pub(super) fn refusal(app: &App, rejection: Rejection) -> ApiError {
+    if rejection != Rejection::ModelUnknown {
+        return ApiError::from(rejection);
+    }
+    let known: BTreeSet<GpuModel> =
+        app.cell.read_stale(|state| state.prices().keys().map(|(_, model, _)| *model).collect());
+    let named: Vec<String> = known.iter().take(MODELS_NAMED).map(GpuModel::to_string).collect();
+    let more = match known.len().saturating_sub(MODELS_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let detail = match named.is_empty() {
+        true => format!("{rejection}: none has a price yet"),
+        false => format!("{rejection}: known are {}{more}", named.join(", ")),
+    };
+    ApiError::content(rejection.code(), "/models", detail)
 }
 
 fn text(outcome: &PlanOutcome, hold: Option<Money>) -> String {

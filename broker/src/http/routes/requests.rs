@@ -5,7 +5,7 @@ use std::ops::Bound;
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
-use sublet_core::RequestStage;
+use sublet_core::{RequestStage, matching};
 use sublet_protocol::api::{Page, Problem, RequestCreate, RequestView};
 use sublet_protocol::commands::Command;
 use sublet_protocol::events::Event;
@@ -18,7 +18,8 @@ use crate::http::error::ApiError;
 use crate::http::extract::{Call, Changer, Id, Json, NoBody, Params, Reader, Tenant};
 use crate::http::lists::{page, search};
 use crate::http::mutation::{Mutation, request_records};
-use crate::http::views;
+use crate::http::routes::plan;
+use crate::http::views::{self, texts};
 
 /// Which requests a list shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,12 +128,15 @@ pub(crate) async fn create(
         return Err(unknown_tenant());
     }
     let actor = caller.as_tenant().ok_or_else(ApiError::forbidden)?;
-    let command = Command::SubmitRequest { request: new_id()?, tenant, spec };
+    let command = Command::SubmitRequest { request: new_id()?, tenant, spec: spec.clone() };
     let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
-    let change = change.accepted()?;
+    let change = change.accepted().map_err(|rejection| plan::refusal(&app, rejection))?;
     let id = change.request().ok_or_else(ApiError::internal)?;
     let view = views::request(&request_records(&app, id, &change)?, app.currency());
-    Ok((StatusCode::CREATED, Answer(view.ok_or_else(ApiError::internal)?)))
+    let view = view.ok_or_else(ApiError::internal)?;
+    let unmet = app.cell.read_stale(|state| matching::unmet_at_sight(state, &spec));
+    let warning = unmet.map(|unmet| texts::unmet(unmet, app.currency()));
+    Ok((StatusCode::CREATED, Answer(RequestView { warning, ..view })))
 }
 
 /// The tenant of the token was never added to this cell.

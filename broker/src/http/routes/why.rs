@@ -4,7 +4,7 @@ use axum::Json as Answer;
 use axum::extract::{Path, State};
 use sublet_core::leader::ClockState;
 use sublet_core::matching::{Explanation, NearMiss};
-use sublet_protocol::api::{NearMissView, Problem, RequestState, WhyView};
+use sublet_protocol::api::{NearMissView, Problem, RequestState, Time, WhyView};
 use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::requests::WaitReason;
 
@@ -51,6 +51,10 @@ async fn why_lease(app: &App, scope: Scope, id: LeaseId) -> Result<WhyView, ApiE
         ahead: None,
         near_misses: Vec::new(),
         change: None,
+        promised_start: None,
+        earliest_start: None,
+        latest_start: None,
+        warning: None,
     })
 }
 
@@ -81,6 +85,10 @@ async fn why_request(app: &App, scope: Scope, id: RequestId) -> Result<WhyView, 
         ahead: None,
         near_misses: Vec::new(),
         change: None,
+        promised_start: None,
+        earliest_start: None,
+        latest_start: None,
+        warning: None,
     })
 }
 
@@ -99,20 +107,27 @@ pub(super) fn waiting(app: &App, explanation: &Explanation) -> WhyView {
         reason: miss.reason,
         offers: miss.offers,
         cluster: Some(miss.example.cluster),
-        detail: detail(miss),
+        detail: detail(miss).or_else(|| miss.short.map(texts::shortfall)),
     });
     let misses: Vec<NearMissView> = misses.collect();
-    let primary = misses.iter().find(|miss| miss.reason == explanation.reason);
-    let detail = primary.and_then(|miss| miss.detail.as_deref());
+    let primary = explanation.near_misses.iter().find(|miss| miss.reason == explanation.reason);
+    let detail = primary.and_then(detail);
+    let currency = app.currency();
+    let change = explanation.change.map(|change| texts::change(change, currency));
+    let general = || texts::wait_change(explanation.reason).map(str::to_owned);
     WhyView {
         id: None,
         state: RequestState::Waiting.as_str().to_owned(),
         code: texts::wait_code(explanation.reason).to_owned(),
-        text: texts::explanation(explanation, detail),
+        text: texts::explanation(explanation, detail.as_deref()),
         since: None,
         position: Some(explanation.position),
         ahead: Some(explanation.position.saturating_sub(1)),
         near_misses: misses,
-        change: texts::wait_change(explanation.reason).map(str::to_owned),
+        change: change.or_else(general),
+        promised_start: explanation.promised.map(Time),
+        earliest_start: explanation.eta.map(|eta| Time(eta.earliest)),
+        latest_start: explanation.eta.map(|eta| Time(eta.latest)),
+        warning: explanation.unmet.map(|unmet| texts::unmet(unmet, currency)),
     }
 }

@@ -130,8 +130,51 @@ async fn a_waiting_request_says_why_it_waits_and_what_nearly_fits() {
     assert_eq!(why["id"], request.to_string());
     assert_eq!(why["code"], "memory");
     assert_eq!((&why["position"], &why["ahead"]), (&json!(1), &json!(0)));
-    assert_eq!(why["near_misses"], json!([{"reason": "memory", "offers": 4, "cluster": "north"}]));
-    assert_eq!(why["change"], "ask for less device memory");
+    let misses = json!([
+        {"reason": "memory", "offers": 4, "cluster": "north", "detail": "10000 MiB short"}
+    ]);
+    assert_eq!(why["near_misses"], misses);
+    assert_eq!(why["change"], "ask for at most 80000 MiB of device memory: it would start now");
+    let warning = why["warning"].as_str().unwrap();
+    assert!(warning.contains("no GPU on offer or on lease has more than 80000 MiB"), "{warning}");
+    assert!(why["earliest_start"].is_null(), "unknown is not zero: {why}");
+}
+
+#[tokio::test]
+async fn who_waits_behind_a_lease_is_told_an_interval_and_who_pays_too_little_is_told_at_once() {
+    let world = World::new().await;
+    let first = world.ask("initech", "a", &json!({"duration": 3_600, "count": 4})).await;
+    let lease = world.granted(first).await;
+    world.confirm(lease).await;
+    let second = world.ask("initech", "b", &json!({"duration": 600, "count": 4})).await;
+    let why = get(&world, &format!("/v1/why/{second}")).await;
+    assert!(why["latest_start"].is_string() && why["earliest_start"].is_string(), "{why}");
+    assert!(why["earliest_start"].as_str() <= why["latest_start"].as_str(), "{why}");
+
+    let body = json!({"duration": 60, "max_price": {"amount": "1.999999", "currency": "EUR"}});
+    let call = Call::new("POST", "/v1/requests").tenant("initech").key("c").json(&body);
+    let cheap = world.call(call).await.expect(201).json();
+    let warning = "every posted price is above max_price: the lowest is 2.000000 EUR per GPU-hour";
+    assert_eq!((&cheap["state"], &cheap["warning"]), (&json!("waiting"), &json!(warning)));
+    let fair = json!({"duration": 60, "max_price": {"amount": "2", "currency": "EUR"}});
+    let call = Call::new("POST", "/v1/requests").tenant("initech").key("d").json(&fair);
+    assert!(world.call(call).await.expect(201).json()["warning"].is_null());
+}
+
+#[tokio::test]
+async fn a_model_that_nobody_knows_is_refused_with_those_that_are_known() {
+    let world = World::new().await;
+    let body = json!({"duration": 60, "models": ["a1000"]});
+    let plan = world.call(Call::new("POST", "/v1/plan").tenant("initech").json(&body)).await;
+    let plan = plan.expect(200).json();
+    assert_eq!(plan["outcome"]["code"], "MODEL_UNKNOWN");
+    let call = Call::new("POST", "/v1/requests").tenant("initech").key("k").json(&body);
+    let refused = world.call(call).await.expect(422);
+    assert_eq!(refused.code(), "MODEL_UNKNOWN");
+    let problem = refused.json();
+    assert_eq!(problem["errors"][0]["pointer"], "/models");
+    assert_eq!(problem["detail"], plan["outcome"]["text"]);
+    assert!(problem["detail"].as_str().unwrap().contains("known are a100"), "{problem}");
 }
 
 #[tokio::test]

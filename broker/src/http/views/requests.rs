@@ -62,6 +62,7 @@ impl New<'_> {
             lease: None,
             attempts: 0,
             recalls: 0,
+            warning: None,
         }
     }
 }
@@ -99,6 +100,18 @@ fn fold(view: &mut RequestView, record: &Record) {
         }
         Event::PledgeEnded { .. } if view.state == RequestState::Waiting => {
             view.state_reason = reason("waiting", "it waits for capacity", record);
+        }
+        Event::StartPromised { start, cause, .. } => {
+            let text = format!(
+                "{}: it starts by {} at the latest",
+                texts::promise_cause(*cause),
+                Time(*start)
+            );
+            view.state_reason = reason("promised", &text, record);
+        }
+        Event::PromiseWithdrawn { cause, .. } => {
+            let text = format!("{}: no start can be promised", texts::promise_cause(*cause));
+            view.state_reason = reason("waiting", &text, record);
         }
         _other => {}
     }

@@ -1,9 +1,11 @@
 //! Reasons as sentences for people.
 
-use sublet_core::matching::Explanation;
+use sublet_core::matching::{Change, Explanation, Shortfall, Unmet};
+use sublet_protocol::api::Money;
 use sublet_protocol::commands::NackReason;
 use sublet_protocol::leases::EndReason;
-use sublet_protocol::requests::WaitReason;
+use sublet_protocol::money::Currency;
+use sublet_protocol::requests::{Capability, Placement, PromiseCause, WaitReason};
 use sublet_protocol::units::ClockOffset;
 
 /// Why a lease is ending or ended.
@@ -38,6 +40,19 @@ pub(crate) const fn nack_reason(reason: NackReason) -> &'static str {
         NackReason::StartFailed => "its agent could not start the guest",
         NackReason::Draining => "its agent is being drained",
         NackReason::Workload => "the workload never came or is not the declared one",
+    }
+}
+
+/// Why a request was promised a start, or another one than before.
+pub(crate) const fn promise_cause(cause: PromiseCause) -> &'static str {
+    match cause {
+        PromiseCause::Queued => "it waits for capacity",
+        PromiseCause::Earlier => "an earlier start has become possible",
+        PromiseCause::OwnerReturned => "an owner took back what it was promised",
+        PromiseCause::CapacityLost => "a GPU that it was promised is gone",
+        PromiseCause::Outranked => "a higher tier took what it was promised",
+        PromiseCause::Overrun => "a lease before it lasts longer than was bought",
+        PromiseCause::TermsChanged => "a quota, a price or the policy has changed",
     }
 }
 
@@ -119,6 +134,77 @@ pub(crate) const fn wait_change(reason: WaitReason) -> Option<&'static str> {
         | WaitReason::Reservation
         | WaitReason::Deferred
         | WaitReason::PreemptionBudget => None,
+    }
+}
+
+/// One change with which a request would start now.
+pub(crate) fn change(change: Change, currency: Currency) -> String {
+    let what = match change {
+        Change::Gpu(gpu) => format!("ask for at most {gpu} thousandths of a GPU"),
+        Change::Memory(memory) => format!("ask for at most {memory} MiB of device memory"),
+        Change::Cpu(cpu) => format!("ask for at most {cpu} thousandths of a core"),
+        Change::HostMemory(memory) => format!("ask for at most {memory} MiB of host memory"),
+        Change::Capability(capability) => lesser(capability),
+        Change::MaxPrice(price) => {
+            format!("raise max_price to {} per GPU-hour", Money::new(price, currency))
+        }
+        Change::Model(model) => format!("allow the model {model}, too"),
+        Change::Region(region) => format!("allow the region {region}, too"),
+        Change::Placement(Placement::Island) => "let placement be island".to_owned(),
+        Change::Placement(Placement::Node) => "let placement be node".to_owned(),
+        Change::Placement(Placement::Cluster) => "let placement be cluster".to_owned(),
+        Change::Duration(duration) => format!("ask for at most {duration} s"),
+        Change::Count(count) => format!("ask for at most {count} slices"),
+    };
+    format!("{what}: it would start now")
+}
+
+/// What of driver and code may be asked for.
+fn lesser(capability: Capability) -> String {
+    let driver = capability.driver.map_or_else(
+        || "any driver".to_owned(),
+        |driver| format!("driver {}.{} or newer", driver.major, driver.minor),
+    );
+    let compute = capability.compute.map_or_else(
+        || "any compute capability".to_owned(),
+        |compute| format!("compute capability {}.{} or higher", compute.major, compute.minor),
+    );
+    format!("allow {driver} and {compute}")
+}
+
+/// What the nearest offer lacks.
+pub(crate) fn shortfall(short: Shortfall) -> String {
+    match short {
+        Shortfall::Gpu(gpu) => format!("{gpu}/1000 of a GPU short"),
+        Shortfall::Memory(memory) => format!("{memory} MiB short"),
+        Shortfall::Cpu(cpu) => format!("{cpu}/1000 of a core short"),
+        Shortfall::HostMemory(memory) => format!("{memory} MiB of host memory short"),
+        Shortfall::Time(time) => format!("{time} s short"),
+    }
+}
+
+/// What of a request nothing that is known could meet.
+pub(crate) fn unmet(unmet: Unmet, currency: Currency) -> String {
+    match unmet {
+        Unmet::NodeTooSmall(most) => format!(
+            "no node has ever offered more than {most} GPUs: with this count and placement it \
+             cannot start before a larger one does"
+        ),
+        Unmet::ClusterTooSmall(most) => format!(
+            "no cluster may offer more than {most} GPUs: with this count it cannot start before a \
+             larger one joins"
+        ),
+        Unmet::MemoryTooSmall(most) => format!(
+            "no GPU on offer or on lease has more than {most} MiB: with this memory it cannot start \
+             before a larger one is offered"
+        ),
+        Unmet::Unpriced => "no price is posted for what it allows: it cannot start before an \
+                            operator posts one"
+            .to_owned(),
+        Unmet::PricesAbove(lowest) => format!(
+            "every posted price is above max_price: the lowest is {} per GPU-hour",
+            Money::new(lowest, currency)
+        ),
     }
 }
 
