@@ -11,7 +11,7 @@ use super::global::Context;
 use crate::client::Query;
 use crate::failure::Outcome;
 use crate::output::{Column, Table};
-use crate::units::{parse_memory, show_gpus, show_memory, show_seconds};
+use crate::units::{MemoryRange, parse_memory_range, show_gpus, show_memory, show_seconds};
 
 /// Show idle GPUs that can be leased now, alike ones counted together.
 #[derive(Debug, Args)]
@@ -22,9 +22,9 @@ pub(super) struct Offers {
     /// Only this cluster.
     #[arg(long, value_parser = amounts::cluster)]
     cluster: Option<ClusterId>,
-    /// Only with at least this much device memory, as 20GiB.
-    #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_negative_numbers = true)]
-    memory: Option<MiB>,
+    /// Only with at least this much device memory, as 20GiB, or within a range, as 20GiB..48GiB.
+    #[arg(long, value_parser = parse_memory_range, value_name = "SIZE", allow_negative_numbers = true)]
+    memory: Option<MemoryRange>,
     /// Only where at least this many alike ones are free.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
     count: Option<u32>,
@@ -56,10 +56,12 @@ impl Offers {
         let query = Query::new()
             .with("model", self.model)
             .with("cluster", self.cluster)
-            .with("memory", self.memory.map(MiB::get))
+            .with("memory", self.memory.map(|range| range.least.get()))
             .with("count", self.count);
-        let page = context.client()?.offers(&query)?;
+        let mut page = context.client()?.offers(&query)?;
         let mut table = Table::new(&COLUMNS, "no GPU is on offer");
+        let most = self.memory.and_then(|range| range.most);
+        page.items.retain(|offer| most.is_none_or(|most| offer.memory <= most.get()));
         for offer in &page.items {
             table.row(row(offer, self.tier));
         }

@@ -9,6 +9,10 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Seconds, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("{text:?} has no unit: write {text}s, {text}m or {text}h"));
     }
+    // Some write a decimal point so, others group thousands: 2,500s is not guessed at.
+    if text.contains(',') {
+        return Err(format!("{text:?} has a comma: write 1.5h, or 2500s"));
+    }
     let error = |_| format!("{text:?} is no span of time: write it as 90s, 2h30m or 1d");
     let span: Span = text.parse().map_err(error)?;
     let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(error)?;
@@ -49,6 +53,12 @@ mod tests {
             ("1.5h", 5_400),
             ("1ms", 1),
             ("0s", 0),
+            ("90 s", 90),
+            ("90sec", 90),
+            ("15m", 900),
+            ("15min", 900),
+            ("1 hour", 3_600),
+            ("1w", 604_800),
         ];
         for (text, seconds) in rows {
             assert_eq!(parse_seconds(text), Ok(Seconds::new(seconds)), "{text}");
@@ -62,6 +72,12 @@ mod tests {
             ("soon", "is no span of time"),
             ("", "is no span of time"),
             ("-5m", "before zero"),
+            ("1,5h", "has a comma"),
+            ("2,500s", "has a comma"),
+            ("2h30", "is no span of time"),
+            ("5M", "is no span of time"),
+            ("1e3s", "is no span of time"),
+            ("1mo", "is no span of time"),
         ] {
             let error = parse_seconds(text).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");

@@ -1,26 +1,44 @@
-//! GPUs: `4` is four whole ones, `0.5` is half of one. Nothing between, as nothing could serve it.
+//! GPUs: `4` is four whole ones, `0.5` or `500m` is half of one. Nothing between, as nothing could
+//! serve it. `h100:2`, `gpu:h100:2` and `gpu:2` are understood as Slurm means them.
 
+use sublet_protocol::ids::GpuModel;
 use sublet_protocol::units::GpuMilli;
 
 use super::split_number;
 
-/// How many slices, and how much of a GPU each is.
+/// How many slices, how much of a GPU each is, and of which model if that was said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gpus {
     /// How many.
     pub(crate) count: u32,
     /// Of which size.
     pub(crate) each: GpuMilli,
+    /// Of which model.
+    pub(crate) model: Option<GpuModel>,
 }
 
 /// Reads a number of GPUs: a whole number, or a share of one GPU in steps of a thousandth.
 pub(crate) fn parse_gpus(text: &str) -> Result<Gpus, String> {
-    let error = || format!("{text:?} is no number of GPUs: write 1, 4 or, for half of one, 0.5");
-    let (whole, fraction, places, unit) = split_number(text.trim()).ok_or_else(error)?;
-    if !unit.is_empty() {
-        return Err(error());
+    let text = text.trim();
+    if let Some(digit) = text.chars().find(|c| c.is_numeric() && !c.is_ascii_digit()) {
+        return Err(format!("{digit:?} is no digit of 0 to 9: write it as 1, 2, 3 …"));
     }
-    let scale = 10_u128.pow(places);
+    let named = text.strip_prefix("gpu:").unwrap_or(text);
+    let Some((model, count)) = named.split_once(':') else { return number(named) };
+    let model = GpuModel::new(model).map_err(|_| format!("{model:?} is no name of a GPU model"))?;
+    Ok(Gpus { model: Some(model), ..number(count)? })
+}
+
+fn number(text: &str) -> Result<Gpus, String> {
+    let error = || format!("{text:?} is no number of GPUs: write 1, 4 or, for half of one, 0.5");
+    let (whole, fraction, places, unit) = split_number(text).ok_or_else(error)?;
+    let model = None;
+    let (whole, fraction, scale) = match (unit, fraction) {
+        ("", _) => (whole, fraction, 10_u128.pow(places)),
+        // Thousandths of a GPU, as in Kubernetes.
+        ("m", 0) => (whole / 1_000, whole % 1_000, 1_000),
+        _ => return Err(error()),
+    };
     match (whole, fraction) {
         (0, 0) => Err("0 GPUs is nothing to lease: ask for at least 0.001".to_owned()),
         (0, part) if part * 1_000 % scale != 0 => {
@@ -28,12 +46,12 @@ pub(crate) fn parse_gpus(text: &str) -> Result<Gpus, String> {
         }
         (0, part) => {
             let milli = u64::try_from(part * 1_000 / scale).map_err(|_| error())?;
-            Ok(Gpus { count: 1, each: GpuMilli::new(milli) })
+            Ok(Gpus { count: 1, each: GpuMilli::new(milli), model })
         }
         (count, 0) => {
             let count = u32::try_from(count);
             let count = count.map_err(|_| format!("{text} GPUs are more than can be written"))?;
-            Ok(Gpus { count, each: GpuMilli::DEVICE })
+            Ok(Gpus { count, each: GpuMilli::DEVICE, model })
         }
         _ => Err(format!("{text:?} is neither a whole number nor a share of one GPU")),
     }
@@ -58,15 +76,44 @@ mod tests {
             ("0.5", 1, 500),
             ("0.125", 1, 125),
             ("2.0", 2, 1_000),
+            ("gpu:1", 1, 1_000),
+            ("1000m", 1, 1_000),
+            ("2000m", 2, 1_000),
+            ("500m", 1, 500),
         ];
         for (text, count, each) in rows {
-            assert_eq!(parse_gpus(text), Ok(Gpus { count, each: GpuMilli::new(each) }), "{text}");
+            let read = Gpus { count, each: GpuMilli::new(each), model: None };
+            assert_eq!(parse_gpus(text), Ok(read), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_model_may_stand_before_the_number() {
+        let model = Some(GpuModel::new("h100").unwrap());
+        for text in ["gpu:h100:2", "h100:2"] {
+            let read = Gpus { count: 2, each: GpuMilli::DEVICE, model };
+            assert_eq!(parse_gpus(text), Ok(read), "{text}");
         }
     }
 
     #[test]
     fn what_cannot_be_leased_is_refused() {
-        for text in ["0", "-1", "1.5", "0.0001", "many", "", "1 gpu", "99999999999"] {
+        for text in [
+            "0",
+            "-1",
+            "1.5",
+            "0.0001",
+            "many",
+            "",
+            "1 gpu",
+            "99999999999",
+            "1x",
+            "２",
+            "1500m",
+            "0.5m",
+            "h100:",
+            ":2",
+        ] {
             assert!(parse_gpus(text).is_err(), "{text}");
         }
     }

@@ -6,9 +6,12 @@ mod duration;
 mod gpus;
 mod memory;
 
+#[cfg(test)]
+mod case_d12;
+
 pub(crate) use duration::{parse_seconds, show_seconds};
 pub(crate) use gpus::{Gpus, parse_gpus, show_gpus};
-pub(crate) use memory::{parse_memory, show_memory};
+pub(crate) use memory::{Memory, MemoryRange, parse_memory, parse_memory_range, show_memory};
 
 /// Splits `12.5GB` into the digits before and after the point and the unit behind them.
 fn split_number(text: &str) -> Option<(u128, u128, u32, &str)> {

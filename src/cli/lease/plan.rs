@@ -52,6 +52,9 @@ pub(super) fn refusal(plan: &PlanView) -> Failure {
         if code == "QUOTA_TOO_SMALL" {
             failure = failure.hint("how much a tenant may hold of which GPU: sublet quota list");
         }
+        if code == "MODEL_UNKNOWN" {
+            failure = failure.hint("the models that are known: sublet price list");
+        }
     }
     failure
 }
@@ -121,7 +124,12 @@ fn values(plan: &PlanView, body: &Body) -> Table {
         } else {
             word(&value.origin)
         };
-        table.row([value.field.clone(), value.value.clone(), origin]);
+        let given = body.given.iter().find(|(field, _)| *field == value.field);
+        let shown = match given {
+            Some((_, text)) => format!("{} (from {text})", value.value),
+            None => value.value.clone(),
+        };
+        table.row([value.field.clone(), shown, origin]);
     }
     table
 }

@@ -18,7 +18,7 @@ use super::super::amounts;
 use super::super::price::currency;
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
-use crate::units::{Gpus, parse_gpus, parse_memory, parse_seconds};
+use crate::units::{Gpus, Memory, parse_gpus, parse_memory, parse_seconds};
 
 /// What is leased for at most if nothing is said: long enough to try something, short enough for most
 /// idle times.
@@ -28,12 +28,13 @@ const DURATION_DEFAULT: &str = "30m";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "What is wanted")]
 pub(super) struct Spec {
-    /// How many GPUs, all or none; below 1 it is a share of one, as 0.5 [default: 1].
+    /// How many GPUs, all or none; below 1 it is a share of one, as 0.5; h100:2 names the model, too
+    /// [default: 1].
     #[arg(long, value_parser = parse_gpus, value_name = "NUMBER", allow_negative_numbers = true)]
     gpus: Option<Gpus>,
     /// Device memory on each, at least; 80GiB is 80 × 2³⁰ bytes, 80GB is 80 × 10⁹.
     #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_hyphen_values = true)]
-    memory: Option<MiB>,
+    memory: Option<Memory>,
     /// For how long at most, as 2h30m. This much is paid for at most [default: 30m].
     #[arg(long, value_parser = parse_seconds, value_name = "SPAN", allow_hyphen_values = true)]
     duration: Option<Seconds>,
@@ -54,7 +55,7 @@ pub(super) struct Spec {
     cpu: Option<u64>,
     /// Host memory for each GPU, at least.
     #[arg(long, value_parser = parse_memory, value_name = "SIZE", allow_hyphen_values = true)]
-    host_memory: Option<MiB>,
+    host_memory: Option<Memory>,
     /// Where several GPUs may stand.
     #[arg(long, value_parser = amounts::placement())]
     placement: Option<Placement>,
@@ -76,6 +77,8 @@ pub(super) struct Body {
     pub(super) json: Value,
     /// Fields that no flag gave.
     pub(super) defaulted: Vec<&'static str>,
+    /// Amounts as they were written.
+    pub(super) given: Vec<(&'static str, String)>,
 }
 
 impl Spec {
@@ -97,13 +100,14 @@ impl Spec {
         };
         put("count", self.gpus.map(|gpus| json!(gpus.count)));
         put("gpu", self.gpus.map(|gpus| json!(gpus.each)));
-        put("memory", self.memory.map(|memory| json!(memory)));
+        put("memory", self.memory.as_ref().map(|memory| json!(memory.mib)));
         put("duration", Some(json!(duration)));
-        put("models", (!self.models.is_empty()).then(|| json!(self.models)));
+        let models = self.models()?;
+        put("models", (!models.is_empty()).then(|| json!(models)));
         put("regions", (!self.regions.is_empty()).then(|| json!(self.regions)));
         put("class", self.class.map(|class| json!(class)));
         put("cpu", self.cpu.map(|cpu| json!(cpu)));
-        put("host_memory", self.host_memory.map(|memory| json!(memory)));
+        put("host_memory", self.host_memory.as_ref().map(|memory| json!(memory.mib)));
         put("placement", self.placement.map(|placement| json!(placement)));
         put("on_recall", self.on_recall.map(|on_recall| json!(on_recall)));
         put("project", self.project.map(|project| json!(project)));
@@ -113,14 +117,30 @@ impl Spec {
             put("max_price", Some(json!({ "amount": amount.to_string(), "currency": currency })));
         }
         put("prediction", self.prediction(duration));
-        Ok(Body { json: Value::Object(fields), defaulted })
+        let given = [("memory", &self.memory), ("host_memory", &self.host_memory)];
+        let given = given.into_iter();
+        let given = given.filter_map(|(name, memory)| Some((name, memory.as_ref()?.text.clone())));
+        Ok(Body { json: Value::Object(fields), defaulted, given: given.collect() })
+    }
+
+    /// The models of both flags, which must agree.
+    fn models(&self) -> Outcome<Vec<GpuModel>> {
+        let named = self.gpus.and_then(|gpus| gpus.model);
+        match named {
+            Some(model) if self.models.is_empty() || self.models == [model] => Ok(vec![model]),
+            Some(model) => {
+                let what = format!("--gpus asks for {model} and --model for something else");
+                Err(Failure::usage(what))
+            }
+            None => Ok(self.models.clone()),
+        }
     }
 
     /// What the predictor makes of it; nothing if it is out of range, which the server will say.
     fn prediction(&self, duration: Seconds) -> Option<Value> {
-        let memory = self.memory.unwrap_or(MiB::ZERO);
-        let one = Gpus { count: 1, each: GpuMilli::DEVICE };
-        let Gpus { count: gpus, each: gpu } = self.gpus.unwrap_or(one);
+        let memory = self.memory.as_ref().map_or(MiB::ZERO, |memory| memory.mib);
+        let one = Gpus { count: 1, each: GpuMilli::DEVICE, model: None };
+        let Gpus { count: gpus, each: gpu, .. } = self.gpus.unwrap_or(one);
         let question = Question::new(Declared { gpus, gpu, memory, duration });
         let answer = predict(&question, &Buffers::CALIBRATED).ok()?;
         Some(json!(answer.prediction()))
@@ -174,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_amount_out_of_its_range_is_named() {
-        let body = |json| Body { json, defaulted: Vec::new() };
+        let body = |json| Body { json, defaulted: Vec::new(), given: Vec::new() };
         assert!(body(json!({ "duration": 60, "count": 2, "memory": 20 })).check().is_ok());
         let failure = body(json!({ "duration": 60, "count": 5_000 })).check().unwrap_err();
         assert!(failure.to_string().contains("count: "), "{failure}");
