@@ -111,6 +111,22 @@ pub struct Budget {
     pub money: Option<MicroCredits>,
 }
 
+/// What members of a group may take back of what they have lent to each other, by ending leases that
+/// rest on it. It is set for the group, and says nothing of what groups within it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Reclaim {
+    /// Nothing: leases are ended across a gap of tiers only.
+    #[default]
+    Never,
+    /// What requests of a lower tier, or of the same tier and a lower priority, were granted.
+    LowerPriority,
+    /// All that was lent, whoever has it; and nobody who borrows ends a lease that rests on what is
+    /// its tenant's own, whatever the tiers.
+    Any,
+}
+
 /// What an operator sets for a tenant besides its quotas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -119,6 +135,8 @@ pub struct TenantTerms {
     pub weight: Weight,
     /// What it may spend in a month.
     pub budget: Budget,
+    /// What those that belong to it may take back of what they have lent to each other.
+    pub reclaim: Reclaim,
 }
 
 impl TenantTerms {
@@ -162,6 +180,7 @@ mod tests {
         let terms = |weight, money| TenantTerms {
             weight: Weight::new(weight),
             budget: Budget { gpu_time: None, money: Some(MicroCredits::new(money)) },
+            reclaim: Reclaim::Never,
         };
         assert_eq!(terms(0, 0).validate(), Ok(()));
         assert_eq!(terms(1_000_000, 0).validate(), Ok(()));

@@ -7,9 +7,11 @@
 //! who waits, for what is kept what, who runs where, what is free.
 //!
 //! Exhaustive for every mix of four requests of three tenants on three GPUs, in every order in which
-//! they can come and the agents can answer, flat and in a tree; at random for larger cells.
-//! `SUBLET_SETTLE=N` walks at random through N states; a build with optimisation looks at all mixes,
-//! one without at every seventh.
+//! they can come and the agents can answer: flat, in a tree, and in groups that take back what they
+//! have lent; at random for larger cells.
+//! A build with optimisation looks at all mixes, or at every eleventh where something is taken back;
+//! one without at every 97th and 2,999th. `SUBLET_SETTLE=N` walks at random through N states, and looks at
+//! all mixes where something is taken back, too.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +27,7 @@ use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, IdleFor, OfferTerms};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::preemption::{ByTier, PreemptionPolicy};
-use sublet_protocol::quotas::Quota;
+use sublet_protocol::quotas::{Quota, Reclaim, TenantTerms};
 use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec, Tier};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
@@ -38,15 +40,35 @@ const CLASSES: [Class; 3] = [Class::Experiment, Class::Batch, Class::Latency];
 enum Org {
     /// Each with more quota than there is.
     Flat,
-    /// In one group, each with one GPU of its own and the right to borrow the rest.
-    Tree,
+    /// In one group, each with these thirds of the GPUs of its own and the right to borrow the rest;
+    /// members take back what they have lent as the group says.
+    Group([u64; 3], Reclaim),
+    /// The same, but the second and the third are in a group within the group.
+    Nested([u64; 3], Reclaim),
 }
+
+/// One third each, borrowed across a gap of tiers only.
+const TREE: Org = Org::Group([1, 1, 1], Reclaim::Never);
+
+/// Groups that take back what they have lent: with what each brings as much as there is, with one
+/// that brings nothing, and with more quota than there are GPUs.
+const LENDING: [Org; 8] = [
+    Org::Group([1, 1, 1], Reclaim::LowerPriority),
+    Org::Group([1, 1, 1], Reclaim::Any),
+    Org::Group([2, 1, 0], Reclaim::LowerPriority),
+    Org::Group([2, 1, 0], Reclaim::Any),
+    Org::Group([2, 2, 1], Reclaim::LowerPriority),
+    Org::Group([2, 2, 1], Reclaim::Any),
+    Org::Nested([1, 1, 1], Reclaim::Any),
+    Org::Nested([0, 2, 1], Reclaim::Any),
+];
 
 /// What one request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ask {
     tenant: usize,
     class: usize,
+    priority: u8,
     count: u32,
     is_on_one_node: bool,
 }
@@ -107,7 +129,7 @@ fn spec(ask: &Ask) -> RequestSpec {
     RequestSpec {
         project: Project::new("p").unwrap(),
         class: CLASSES[ask.class],
-        priority: 0,
+        priority: ask.priority,
         models: vec![],
         count: ask.count,
         gpu: GpuMilli::DEVICE,
@@ -131,11 +153,13 @@ struct Cell {
     state: State,
     commands: u128,
     preemptions: usize,
+    /// Preemptions of a lease whose tier is not below that of the request.
+    taken_back: usize,
 }
 
 impl Cell {
     fn new(org: Org, gpus: u64) -> Cell {
-        let mut cell = Cell { state: State::default(), commands: 0, preemptions: 0 };
+        let mut cell = Cell { state: State::default(), commands: 0, preemptions: 0, taken_back: 0 };
         let preemption = PreemptionPolicy {
             per_request: u32::MAX,
             pauses: vec![],
@@ -147,12 +171,21 @@ impl Cell {
             Policy { min_run: ByTier::all(Seconds::ZERO), preemption, ..Policy::default() };
         let name = CellId::new("settle").unwrap();
         cell.must(operator(), Command::CreateCell { cell: name, policy });
-        let group = TenantId::new("group").unwrap();
+        let (group, inner) = (TenantId::new("group").unwrap(), TenantId::new("inner").unwrap());
         cell.must(operator(), Command::CreateTenant { tenant: group, parent: None });
+        cell.must(operator(), Command::CreateTenant { tenant: inner, parent: Some(group) });
+        if let Org::Group(_, reclaim) | Org::Nested(_, reclaim) = org {
+            for tenant in [group, inner] {
+                let terms = TenantTerms { reclaim, ..TenantTerms::default() };
+                cell.must(operator(), Command::SetTerms { tenant, terms });
+            }
+        }
         for number in 0..3 {
             let (parent, own) = match org {
                 Org::Flat => (None, gpus * 4),
-                Org::Tree => (Some(group), gpus / 3),
+                Org::Group(own, _) => (Some(group), gpus / 3 * own[number]),
+                Org::Nested(own, _) if number == 0 => (Some(group), gpus / 3 * own[0]),
+                Org::Nested(own, _) => (Some(inner), gpus / 3 * own[number]),
             };
             let tenant = tenant(number);
             cell.must(operator(), Command::CreateTenant { tenant, parent });
@@ -197,11 +230,19 @@ impl Cell {
         let groups = matching::plan(StateView { state: &self.state, now: NOW });
         let is_preemption = |group: &&PlanGroup| matches!(group, PlanGroup::Preempt { .. });
         self.preemptions += groups.iter().filter(is_preemption).count();
+        self.taken_back += groups.iter().filter(|group| self.takes_back(group)).count();
         let has_plan = !groups.is_empty();
         if has_plan {
             self.must(Actor::Leader, Command::CommitPlan { groups });
         }
         has_plan
+    }
+
+    /// Whether a lease is ended for a request of a tier that is not above its own.
+    fn takes_back(&self, group: &PlanGroup) -> bool {
+        let PlanGroup::Preempt { request, victims, .. } = group else { return false };
+        let tier = self.state.requests()[request].spec().class.tier();
+        victims.iter().any(|lease| self.state.leases()[lease].terms().tier() >= tier)
     }
 
     /// The agents of a lease do what is next: they confirm it, or its guests are gone and its GPUs
@@ -269,6 +310,16 @@ impl Cell {
 /// promised.
 type Picture = BTreeMap<RequestId, ((u8, Vec<SliceId>), Option<String>)>;
 
+/// A picture in a line: each request's stage and the GPUs that it has, or is to have.
+fn words(picture: &Picture) -> String {
+    let words = picture.iter().map(|(id, ((stage, slices), _))| {
+        let stage = ["waits", "pledged", "granted", "runs", "ends"][usize::from(*stage)];
+        let gpus: Vec<u128> = slices.iter().map(|slice| slice.device.get()).collect();
+        format!("{} {stage} {gpus:?}", id.get())
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
 /// Every state of one mix of requests.
 struct Search<'a> {
     asks: &'a [Ask],
@@ -277,17 +328,25 @@ struct Search<'a> {
     /// The pictures on the way here.
     path: Vec<Picture>,
     preemptions: usize,
+    taken_back: usize,
 }
 
 impl Search<'_> {
     fn visit(&mut self, cell: &Cell, arrived: usize) {
         let picture = cell.picture();
-        assert!(!self.path.contains(&picture), "a loop: {:?} comes back to {picture:?}", self.asks);
+        assert!(
+            !self.path.contains(&picture),
+            "a loop: {:?} comes back to {}, from {:#?}",
+            self.asks,
+            words(&picture),
+            self.path.iter().map(words).collect::<Vec<_>>()
+        );
         let attempts = cell.state.requests().values().map(sublet_core::Request::attempts).collect();
         if !self.seen.insert((picture.clone(), attempts)) {
             return;
         }
         self.preemptions = self.preemptions.max(cell.preemptions);
+        self.taken_back = self.taken_back.max(cell.taken_back);
         self.path.push(picture);
         if let Some(ask) = self.asks.get(arrived) {
             let mut next = cell.clone();
@@ -307,13 +366,27 @@ impl Search<'_> {
     }
 }
 
-/// Every mix of four requests of three tenants, in every order of arrival; those that differ by the
-/// tenants' names only are one.
-fn mixes() -> Vec<[Ask; 4]> {
+/// Every mix of four requests of three tenants, in every order of arrival; of tenants that are alike,
+/// those that differ by their names only are one.
+///
+/// Where something is taken back priorities count, too: instead of the lowest tier there are two
+/// priorities of the middle one.
+fn mixes(org: Org) -> Vec<[Ask; 4]> {
+    let (classes, are_alike) = match org {
+        Org::Flat | Org::Group(_, Reclaim::Never) => ([(0, 0), (1, 0), (2, 0)], true),
+        Org::Group(own, _) => ([(1, 0), (1, 1), (2, 0)], own == [1, 1, 1]),
+        Org::Nested(..) => ([(1, 0), (1, 1), (2, 0)], false),
+    };
     let kinds: Vec<Ask> = (0..3)
-        .flat_map(|tenant| (0..3).map(move |class| (tenant, class)))
+        .flat_map(|tenant| classes.map(|class| (tenant, class)))
         .flat_map(|(tenant, class)| (1..3).map(move |count| (tenant, class, count)))
-        .map(|(tenant, class, count)| Ask { tenant, class, count, is_on_one_node: false })
+        .map(|(tenant, (class, priority), count)| Ask {
+            tenant,
+            class,
+            priority,
+            count,
+            is_on_one_node: false,
+        })
         .collect();
     let mut mixes = Vec::new();
     for a in &kinds {
@@ -328,7 +401,7 @@ fn mixes() -> Vec<[Ask; 4]> {
                         most = most.max(ask.tenant + 1);
                         is_next
                     });
-                    if is_first_name {
+                    if is_first_name || !are_alike {
                         mixes.push(mix);
                     }
                 }
@@ -341,20 +414,48 @@ fn mixes() -> Vec<[Ask; 4]> {
 #[test]
 fn no_mix_of_four_requests_of_three_tenants_ever_loops() {
     let step = if cfg!(debug_assertions) { 97 } else { 1 };
-    for org in [Org::Flat, Org::Tree] {
-        let empty = Cell::new(org, 3);
-        let (mut states, mut most, mut count) = (0, 0, 0);
-        for mix in mixes().iter().step_by(step) {
-            let (seen, path) = (BTreeSet::new(), Vec::new());
-            let mut search = Search { asks: mix, seen, path, preemptions: 0 };
-            search.visit(&empty, 0);
-            states += search.seen.len();
-            most = most.max(search.preemptions);
-            count += 1;
-        }
-        eprintln!("{org:?}: {count} mixes, {states} states, at most {most} preemptions on a way");
+    for org in [Org::Flat, TREE] {
+        let (most, taken_back) = search(org, step);
         assert!(most >= 2, "something is preempted");
+        assert_eq!(taken_back, 0, "equals do not preempt each other");
     }
+}
+
+#[test]
+fn what_is_taken_back_of_what_was_lent_never_loops_either() {
+    let is_nightly = std::env::var_os("SUBLET_SETTLE").is_some();
+    let step = match (cfg!(debug_assertions), is_nightly) {
+        (true, _) => 2_999,
+        (false, false) => 11,
+        (false, true) => 1,
+    };
+    let mut ways = 0;
+    for org in LENDING {
+        let (_, taken_back) = search(org, step);
+        ways += usize::from(taken_back > 0);
+    }
+    assert!(ways * 2 > LENDING.len(), "something is taken back in {ways} of the groups only");
+}
+
+/// Looks at every state of every `step`th mix: the most preemptions on one way, and the most of them
+/// by which something was taken back.
+fn search(org: Org, step: usize) -> (usize, usize) {
+    let empty = Cell::new(org, 3);
+    let (mut states, mut most, mut taken_back, mut count) = (0, 0, 0, 0);
+    for mix in mixes(org).iter().step_by(step) {
+        let (seen, path) = (BTreeSet::new(), Vec::new());
+        let mut search = Search { asks: mix, seen, path, preemptions: 0, taken_back: 0 };
+        search.visit(&empty, 0);
+        states += search.seen.len();
+        most = most.max(search.preemptions);
+        taken_back = taken_back.max(search.taken_back);
+        count += 1;
+    }
+    eprintln!(
+        "{org:?}: {count} mixes, {states} states, at most {most} preemptions on a way, {taken_back} \
+         of them to take back"
+    );
+    (most, taken_back)
 }
 
 /// Numbers that look random, the same each time (Marsaglia's xorshift64).
@@ -370,13 +471,14 @@ impl Numbers {
 }
 
 /// One way through a larger cell, chosen at random; how many states it has.
-fn walk(numbers: &mut Numbers, org: Org) -> (usize, usize) {
+fn walk(numbers: &mut Numbers, org: Org) -> (usize, usize, usize) {
     let gpus = 3 * (1 + u64::try_from(numbers.below(3)).unwrap());
     let mut cell = Cell::new(org, gpus);
     let asks: Vec<Ask> = (0..4 + numbers.below(9))
         .map(|_| Ask {
             tenant: numbers.below(3),
             class: numbers.below(3),
+            priority: u8::try_from(numbers.below(3)).unwrap(),
             count: u32::try_from(1 + numbers.below(4)).unwrap(),
             is_on_one_node: numbers.below(3) == 0,
         })
@@ -406,7 +508,7 @@ fn walk(numbers: &mut Numbers, org: Org) -> (usize, usize) {
         path.push(picture);
     }
     assert_eq!(invariants::check(&cell.state), vec![]);
-    (usize::try_from(cell.commands).unwrap(), cell.preemptions)
+    (usize::try_from(cell.commands).unwrap(), cell.preemptions, cell.taken_back)
 }
 
 #[test]
@@ -414,14 +516,18 @@ fn larger_cells_settle_on_random_ways_too() {
     let wanted = std::env::var("SUBLET_SETTLE").ok().and_then(|text| text.parse().ok());
     let wanted: usize = wanted.unwrap_or(if cfg!(debug_assertions) { 5_000 } else { 100_000 });
     let mut numbers = Numbers(0x5e77_1e00_1234_5678);
-    let (mut states, mut preemptions, mut ways) = (0, 0, 0);
+    let (mut states, mut preemptions, mut taken_back, mut ways) = (0, 0, 0, 0);
+    let orgs: Vec<Org> = [Org::Flat, TREE].into_iter().chain(LENDING).collect();
     while states < wanted {
-        let org = if ways % 2 == 0 { Org::Flat } else { Org::Tree };
-        let (steps, ended) = walk(&mut numbers, org);
+        let (steps, ended, back) = walk(&mut numbers, orgs[ways % orgs.len()]);
         states += steps;
         preemptions += ended;
+        taken_back += back;
         ways += 1;
     }
-    eprintln!("{ways} ways, {states} commands, {preemptions} preemptions");
+    eprintln!(
+        "{ways} ways, {states} commands, {preemptions} preemptions, {taken_back} to take back"
+    );
     assert!(preemptions * 20 > ways, "something is preempted");
+    assert!(taken_back * 50 > ways, "something is taken back");
 }

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use sublet_protocol::api::Whole;
 use sublet_protocol::ids::{ClusterId, GpuModel, Project, Region, TenantId};
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::quotas::Reclaim;
 use sublet_protocol::requests::{Class, OnRecall, Placement, Tier};
 
 /// Words for each class of work.
@@ -16,6 +17,9 @@ pub(super) const TIERS: [&str; 3] = ["opportunistic", "standard", "reserved"];
 pub(super) const PLACEMENTS: [&str; 3] = ["cluster", "node", "island"];
 /// Words for what happens on a recall.
 pub(super) const RECALLS: [&str; 2] = ["requeue", "close"];
+
+/// Words for what members of a group take back of what they have lent.
+pub(super) const RECLAIMS: [&str; 3] = ["never", "lower_priority", "any"];
 
 /// A parser of the words of a closed list of the protocol; clap suggests the nearest one.
 fn words<T>(known: &'static [&'static str]) -> impl TypedValueParser<Value = T>
@@ -43,6 +47,11 @@ pub(super) fn placement() -> impl TypedValueParser<Value = Placement> {
 /// Reads what happens on a recall.
 pub(super) fn on_recall() -> impl TypedValueParser<Value = OnRecall> {
     words(&RECALLS)
+}
+
+/// Reads what members of a group take back of what they have lent.
+pub(super) fn reclaim() -> impl TypedValueParser<Value = Reclaim> {
+    words(&RECLAIMS)
 }
 
 /// The word the API uses for a value of a closed list.

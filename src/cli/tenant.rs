@@ -6,6 +6,7 @@ use sublet_protocol::api::{
 };
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::quotas::Reclaim;
 use sublet_protocol::units::GpuMilli;
 
 use super::amounts::{self, OrNone, show_money};
@@ -25,7 +26,7 @@ pub(super) enum Tenant {
     Show(Show),
     /// Add a tenant.
     Create(Create),
-    /// Set weight and budgets.
+    /// Set weight, budgets, and what members of a group take back.
     Set(Set),
     /// Move a tenant, with all below it, to another group.
     Move(Move),
@@ -50,7 +51,7 @@ pub(super) struct Create {
     parent: Option<TenantId>,
 }
 
-/// Set weight and budgets. What is not named stays as it is.
+/// Set weight, budgets, and what members of a group take back. What is not named stays as it is.
 #[derive(Debug, Args)]
 pub(super) struct Set {
     /// Whose.
@@ -67,6 +68,10 @@ pub(super) struct Set {
     /// Most GPU-hours that they may take in a calendar month (UTC); or none.
     #[arg(long, value_parser = amounts::hours_or_none, allow_negative_numbers = true)]
     gpu_hours: Option<OrNone<u64>>,
+    /// What those that belong to it may take back of what they have lent to each other, by ending
+    /// leases: nothing, what requests of a lower tier or priority got, or all of it.
+    #[arg(long, value_parser = amounts::reclaim())]
+    reclaim: Option<Reclaim>,
 }
 
 /// Move a tenant.
@@ -115,8 +120,10 @@ fn known(client: &Client, id: TenantId) -> Outcome<TenantView> {
 
 impl Set {
     fn run(self, client: &Client) -> Outcome<TenantView> {
-        if self.weight.is_none() && self.budget.is_none() && self.gpu_hours.is_none() {
-            return Err(Failure::usage("say what to set: --weight, --budget or --gpu-hours"));
+        let has_budget = self.budget.is_some() || self.gpu_hours.is_some();
+        if self.weight.is_none() && !has_budget && self.reclaim.is_none() {
+            let flags = "say what to set: --weight, --budget, --gpu-hours or --reclaim";
+            return Err(Failure::usage(flags));
         }
         let tenant = known(client, self.id)?;
         let (time, money) = (&tenant.budget.gpu_seconds, &tenant.budget.money);
@@ -136,7 +143,8 @@ impl Set {
             },
         };
         let weight = self.weight.unwrap_or_else(|| Whole::clamped(tenant.weight.into()));
-        client.set_terms(self.id, &TermsSet { weight, budget })?;
+        let reclaim = self.reclaim.unwrap_or(tenant.reclaim);
+        client.set_terms(self.id, &TermsSet { weight, budget, reclaim })?;
         known(client, self.id)
     }
 }
@@ -216,6 +224,7 @@ fn fields(tenant: &TenantView) -> Vec<(&'static str, String)> {
         ("weight", thousandths(tenant.weight.into())),
         ("share", tenant.share.map_or_else(|| "without end".to_owned(), |s| s.to_string())),
         ("spent this month", budget(tenant)),
+        ("members take back", amounts::word(&tenant.reclaim)),
         ("set aside", format!("{} {}", show_money(tenant.hold.amount), tenant.hold.currency)),
         ("quotas", quotas(tenant).join("\n")),
     ]

@@ -21,6 +21,7 @@ pub mod mutation;
 pub mod partition;
 mod preemption;
 pub mod quota;
+mod reclaim;
 mod state;
 
 pub mod invariants;

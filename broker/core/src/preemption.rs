@@ -1,9 +1,10 @@
 //! Who must give way to whom: the rules that the judge and the matcher share.
 //!
 //! A lease may be ended for a request of a tier that is high enough above its own, once it has run
-//! as long as it is spared, and unless its request was preempted too often. Among those that may be
-//! ended the order is total: who borrows beyond its share, then the lowest tier, then the least work
-//! lost, then the newest. The owner of a GPU is bound by none of this (LA1).
+//! as long as it is spared, and unless its request was preempted too often. What else it may be ended
+//! for is in `reclaim`. Among those that may be ended the order is total: who borrows beyond its
+//! share, then the lowest tier, then the least work lost, then the newest. The owner of a GPU is bound
+//! by none of this (LA1).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,14 +14,6 @@ use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
 use crate::state::{Lease, LeaseStage, State};
-
-/// Whether the lease may be ended now for a request of `tier`.
-pub(crate) fn may_end(state: &State, lease: LeaseId, tier: Tier, now: Timestamp) -> bool {
-    let Some(lease) = state.leases.get(&lease) else { return false };
-    let gap = tier.rank().checked_sub(lease.terms.tier().rank());
-    let is_above = gap.is_some_and(|gap| gap >= state.policy.preemption.tier_gap.max(1));
-    is_above && spared_until(state, lease).is_some_and(|until| until <= now)
-}
 
 /// From when on the lease may be preempted; never while it is prepared or ending, nor if its request
 /// was preempted as often as may be.

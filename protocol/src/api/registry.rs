@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BudgetView, Money, Time, Whole};
 use crate::ids::{ClusterId, GpuModel, NodeId, Region, TenantId};
-use crate::quotas::{Basis, Quota};
+use crate::quotas::{Basis, Quota, Reclaim};
 use crate::requests::Tier;
 use crate::units::GpuMilli;
 
@@ -38,6 +38,8 @@ pub struct TenantView {
     pub share: Option<u64>,
     /// What it spends this month, with all tenants below it.
     pub budget: BudgetView,
+    /// What those that belong to it may take back of what they have lent to each other.
+    pub reclaim: Reclaim,
     /// Its quotas, by model.
     pub quotas: Vec<QuotaView>,
     /// Its requests that wait or are granted.

@@ -4,8 +4,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Money, Whole};
 use crate::ids::{GpuModel, TenantId};
+use crate::quotas::Reclaim;
 
-/// Weight and budgets to be set; what is left out is at its usual value, not as it was.
+/// Weight, budgets and reclaim to be set; what is left out is at its usual value, not as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -17,6 +18,9 @@ pub struct TermsSet {
     /// What it may spend in a calendar month (UTC), with all tenants below it.
     #[serde(default)]
     pub budget: BudgetSet,
+    /// What those that belong to it may take back of what they have lent to each other.
+    #[serde(default)]
+    pub reclaim: Reclaim,
 }
 
 const fn usual_weight() -> Whole<0, 1_000_000> {
@@ -36,7 +40,7 @@ pub struct BudgetSet {
     pub money: Option<Money>,
 }
 
-/// Weight and budgets as they were set.
+/// Weight, budgets and reclaim as they were set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -47,6 +51,8 @@ pub struct TermsView {
     pub weight: u32,
     /// The budgets of a month.
     pub budget: BudgetSet,
+    /// What those that belong to it may take back of what they have lent to each other.
+    pub reclaim: Reclaim,
 }
 
 /// What a tenant spends this month, with all tenants below it.

@@ -11,7 +11,7 @@ use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::{Account, Line, MicroCredits, Price};
 use sublet_protocol::offers::RescindReason;
 use sublet_protocol::policy::Policy;
-use sublet_protocol::quotas::{Basis, Budget, Quota, TenantTerms, Weight};
+use sublet_protocol::quotas::{Basis, Budget, Quota, Reclaim, TenantTerms, Weight};
 use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{PromiseCause, SpecError, Tier};
@@ -56,7 +56,7 @@ fn tenant_terms() -> TenantTerms {
         gpu_time: Some(GpuTime::new(3_600_000_000_000)),
         money: Some(MicroCredits::new(5_000_000_000)),
     };
-    TenantTerms { weight: Weight::new(2_000), budget }
+    TenantTerms { weight: Weight::new(2_000), budget, reclaim: Reclaim::LowerPriority }
 }
 
 fn actors() -> [Actor; 4] {

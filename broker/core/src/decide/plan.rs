@@ -19,6 +19,7 @@ use crate::mutation::Mutation;
 use crate::partition::{self, DeviceRoom};
 use crate::preemption;
 use crate::quota::{Charges, Want};
+use crate::reclaim::{self, After, Claimant};
 use crate::state::{LeaseStage, Offer, Request, RequestStage, State};
 
 pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
@@ -277,8 +278,8 @@ fn preempt(
     if victims.is_empty() || !is_distinct {
         return Err(Rejection::PlanMalformed);
     }
-    let tier = request.spec.class.tier();
-    if !victims.iter().all(|victim| preemption::may_end(state, *victim, tier, now)) {
+    let claimant = Claimant::of(request);
+    if !victims.iter().all(|victim| reclaim::may_end(state, *victim, &claimant, now)) {
         return Err(Rejection::VictimProtected);
     }
     let given = offers_of(state, (id, &request.spec), free, now)?;
@@ -303,6 +304,16 @@ fn preempt(
         }
     }
     let common = judge(state, request, &slices, &charges, now)?;
+    if victims.iter().any(|victim| reclaim::is_bound(state, *victim, &claimant)) {
+        let mut after = After { claimant: charges.clone(), victims: charges };
+        after.end_what_ends(state);
+        let gpu =
+            slices.iter().fold(GpuMilli::ZERO, |sum, one| sum.saturating_add(one.capacity.gpu));
+        let is_fair = |victim: &LeaseId| reclaim::is_fair(state, &claimant, *victim, (&after, gpu));
+        if !victims.iter().all(is_fair) {
+            return Err(Rejection::VictimProtected);
+        }
+    }
     if !are_all_needed(state, (id, request), &slices, &usable, now) {
         return Err(Rejection::VictimsUseless);
     }

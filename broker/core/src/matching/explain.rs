@@ -216,6 +216,10 @@ fn reason(
         return WaitReason::Deferred;
     }
     if request.spec.gpu_total() > quota_left(problem, request) {
+        // What was lent to others could be taken back, were it not for the budget.
+        if preempt::is_over_budget(problem, &Spent::default(), id, request) {
+            return WaitReason::PreemptionBudget;
+        }
         let tree = &state.tree;
         let unlimited = allowed_models(problem, request)
             .map(|model| tree.room_without_borrow_limits(request.tenant, model, &Charges::NONE));

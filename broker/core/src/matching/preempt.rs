@@ -20,6 +20,7 @@ use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
 use crate::preemption::{self, Order, Place};
 use crate::quota::{Charges, Want};
+use crate::reclaim::{self, After, Claimant};
 use crate::state::{Lease, LeaseStage, Request, RequestStage, State, StateView};
 
 /// Slices that can serve one request together: alike, and as close as asked.
@@ -81,6 +82,8 @@ impl Choice {
 pub(super) enum Hindrance {
     /// There is nobody to end, or not enough.
     Victims,
+    /// There are enough, but together they would give back more than was lent.
+    Lent,
     /// There is, but too many were preempted in the last hour.
     Budget,
 }
@@ -94,6 +97,7 @@ pub(super) fn preempt(
 ) -> Option<PlanGroup> {
     let chosen = choose(problem, spent, id, request);
     spent.is_over_budget |= matches!(chosen, Err(Hindrance::Budget));
+    spent.is_over_lent = matches!(chosen, Err(Hindrance::Lent));
     let (want, Choice { victims, freed, members }) = chosen.ok()?;
     let victims: Vec<LeaseId> = victims.into_iter().map(|victim| victim.lease).collect();
     spent.doomed.extend(victims.iter().copied());
@@ -156,13 +160,20 @@ fn choose(
     for id in preempted(state).chain(spent.doomed.iter().copied()) {
         give_back(&mut after_ends, state, id);
     }
+    let lent = Lent::of(state, request, spent, &after_ends);
     let mut best: Option<(Want, Choice)> = None;
     for (site, room) in rooms(problem, spent, id, request) {
         let (cluster, model, gpu, _, _) = site;
         let total = gpu.checked_mul(u64::from(request.spec.count)).ok_or(Hindrance::Victims)?;
         let Some(price) = price(state, request, cluster, model) else { continue };
         let want = want(request, model, total, price);
-        let Some(choice) = fewest(room, count) else { continue };
+        let (choice, is_over_lent) = fewest(room, count, &|victims| lent.is_fair(victims, total));
+        let Some(choice) = choice else {
+            if is_over_lent && hindrance == Hindrance::Victims {
+                hindrance = Hindrance::Lent;
+            }
+            continue;
+        };
         let mut charges = after_ends.clone();
         for victim in &choice.victims {
             give_back(&mut charges, state, victim.lease);
@@ -188,6 +199,46 @@ fn choose(
     best.ok_or(hindrance)
 }
 
+/// What may be taken back of what was lent.
+struct Lent<'a> {
+    state: &'a State,
+    claimant: Claimant,
+    /// Quotas once all that is ending is gone; none if nothing can be taken back.
+    after: Option<After>,
+}
+
+impl<'a> Lent<'a> {
+    fn of(state: &'a State, request: &Request, spent: &Spent, after_ends: &Charges) -> Lent<'a> {
+        let after = state.tree.may_take_back(request.tenant).then(|| {
+            let mut victims = Charges::NONE;
+            for id in preempted(state).chain(spent.doomed.iter().copied()) {
+                give_back(&mut victims, state, id);
+            }
+            let mut after = After { claimant: after_ends.clone(), victims };
+            after.end_what_ends(state);
+            after
+        });
+        Lent { state, claimant: Claimant::of(request), after }
+    }
+
+    /// Whether these may end together for a grant of `gpu`.
+    fn is_fair(&self, victims: &[Victim], gpu: GpuMilli) -> bool {
+        let Some(after) = &self.after else { return true };
+        let bound =
+            victims.iter().filter(|one| reclaim::is_bound(self.state, one.lease, &self.claimant));
+        let bound: Vec<LeaseId> = bound.map(|victim| victim.lease).collect();
+        if bound.is_empty() {
+            return true;
+        }
+        let mut after = after.clone();
+        for victim in victims {
+            after.end(self.state, victim.lease);
+        }
+        let is_fair = |lease| reclaim::is_fair(self.state, &self.claimant, lease, (&after, gpu));
+        bound.into_iter().all(is_fair)
+    }
+}
+
 /// Leases that were preempted and have not ended.
 fn preempted(state: &State) -> impl Iterator<Item = LeaseId> + '_ {
     let ending = state.leases.iter().filter(|(_, lease)| {
@@ -211,13 +262,13 @@ fn rooms(
     request: &Request,
 ) -> BTreeMap<Site, Room> {
     let (state, now) = (problem.view.state, problem.view.now);
-    let (spec, tier) = (&request.spec, request.spec.class.tier());
+    let (spec, claimant) = (&request.spec, Claimant::of(request));
     let claim = Claim::of(problem.view, id, spec);
     let mut rooms: BTreeMap<Site, Room> = BTreeMap::new();
     let order = Order::of(state, now);
     let running = state.leases.iter().filter(|(lease, _)| !spent.doomed.contains(lease));
     let mut victims: Vec<(Place, LeaseId)> = running
-        .filter(|(lease, _)| preemption::may_end(state, **lease, tier, now))
+        .filter(|(lease, _)| reclaim::may_end(state, **lease, &claimant, now))
         .map(|(lease, entry)| (order.place(entry), *lease))
         .collect();
     victims.sort();
@@ -257,20 +308,32 @@ fn rooms(
 }
 
 /// The first victims that suffice together with the free slots, less those that are not needed.
-fn fewest(room: Room, count: usize) -> Option<Choice> {
+///
+/// Whom `is_fair` does not let go together with those before it is left out; whether that happened is
+/// the second answer.
+fn fewest(room: Room, count: usize, is_fair: &dyn Fn(&[Victim]) -> bool) -> (Option<Choice>, bool) {
     let mut members = room.free;
     members.truncate(count);
-    let mut missing = count.checked_sub(members.len()).filter(|missing| *missing > 0)?;
-    let mut picked: Vec<Victim> = Vec::new();
+    let mut missing = count - members.len();
+    if missing == 0 {
+        return (None, false);
+    }
+    let (mut picked, mut is_over_lent): (Vec<Victim>, bool) = (Vec::new(), false);
     for victim in room.victims {
-        missing = missing.saturating_sub(victim.slices.len());
+        let freed = victim.slices.len();
         picked.push(victim);
+        if !is_fair(&picked) {
+            picked.pop();
+            is_over_lent = true;
+            continue;
+        }
+        missing = missing.saturating_sub(freed);
         if missing == 0 {
             break;
         }
     }
     if missing > 0 {
-        return None;
+        return (None, is_over_lent);
     }
     let mut sum = members.len() + picked.iter().map(|victim| victim.slices.len()).sum::<usize>();
     // Give back in reverse: the last one completed the set, earlier ones may be superfluous.
@@ -283,14 +346,18 @@ fn fewest(room: Room, count: usize) -> Option<Choice> {
     }
     // Nobody is ended while as much is free, even if others have reserved it.
     if picked.iter().any(|victim| sum + room.reserved - victim.slices.len() >= count) {
-        return None;
+        return (None, is_over_lent);
+    }
+    // One that was spared may have made the others fair.
+    if !is_fair(&picked) {
+        return (None, true);
     }
     // A victim goes whole, so all it frees is used before free slots are.
     let mut freed: Vec<SliceId> =
         picked.iter().flat_map(|victim| &victim.slices).copied().collect();
     freed.truncate(count);
     members.truncate(count - freed.len());
-    Some(Choice { victims: picked, freed, members })
+    (Some(Choice { victims: picked, freed, members }), is_over_lent)
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ pub(super) struct Spent {
     pub(super) doomed: BTreeSet<LeaseId>,
     /// Whether more would end if there were budget for it.
     pub(super) is_over_budget: bool,
+    /// Whether the last request would be served if more of what was lent could be taken back.
+    pub(super) is_over_lent: bool,
 }
 
 impl Spent {
@@ -274,7 +276,9 @@ impl Walk {
             self.settle(problem, moves);
             return (true, Fate::Refused);
         }
-        let may_preempt = tier > Tier::Opportunistic && self.preemptions_left > 0;
+        self.spent.is_over_lent = false;
+        let may_end_some = tier > Tier::Opportunistic || state.tree.may_take_back(request.tenant);
+        let may_preempt = may_end_some && self.preemptions_left > 0;
         let preemption = match may_preempt && !is_pledged {
             true => preempt::preempt(problem, &mut self.spent, id, request),
             false => None,

@@ -12,6 +12,7 @@ mod charges;
 pub(crate) mod check;
 mod decay;
 mod figures;
+mod lent;
 mod month;
 mod share;
 mod spending;
@@ -21,6 +22,7 @@ mod tests;
 
 pub(crate) use charges::{Charges, Obstacle, Want};
 pub use figures::Figures;
+pub(crate) use lent::Meeting;
 pub use month::Month;
 pub(crate) use share::standing_with;
 pub use share::{Standing, share, standing};

@@ -5,7 +5,7 @@ use sublet_protocol::events::Event;
 use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::MicroCredits;
-use sublet_protocol::quotas::{Budget, Quota, TenantTerms, Weight};
+use sublet_protocol::quotas::{Budget, Quota, Reclaim, TenantTerms, Weight};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, RequestSpec, WaitReason};
 use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Seconds, Timestamp};
@@ -173,6 +173,7 @@ fn spending_goes_with_a_tenant_that_moves() {
 fn terms_that_make_no_sense_are_refused_with_their_code() {
     let mut world = World::new();
     let terms = |weight, money| TenantTerms {
+        reclaim: Reclaim::Never,
         weight: Weight::new(weight),
         budget: Budget { gpu_time: None, money: Some(MicroCredits::new(money)) },
     };

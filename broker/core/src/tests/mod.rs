@@ -15,6 +15,7 @@ mod preemption;
 mod promises;
 mod quotas;
 mod recalls;
+mod reclaim;
 mod requests;
 mod shift;
 mod stalled;

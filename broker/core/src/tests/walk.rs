@@ -10,7 +10,7 @@ use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, RequestId, Token};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, MigMode, OfferTerms, RescindReason, SharedBy};
-use sublet_protocol::quotas::{Basis, Budget, Quota, TenantTerms, Weight};
+use sublet_protocol::quotas::{Basis, Budget, Quota, Reclaim, TenantTerms, Weight};
 use sublet_protocol::requests::{Class, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, GpuTime, MiB, Seconds};
 
@@ -235,7 +235,9 @@ fn take(world: &mut World, step: Step) {
                 gpu_time: hours.map(|hours| GpuTime::new(hours * 3_600_000_000)),
                 money: money.map(|units| MicroCredits::new(units * MicroCredits::PER_UNIT)),
             };
-            let terms = TenantTerms { weight: Weight::new(weight), budget };
+            let reclaims = [Reclaim::Any, Reclaim::LowerPriority, Reclaim::Never];
+            let reclaim = reclaims[weight as usize % 3];
+            let terms = TenantTerms { weight: Weight::new(weight), budget, reclaim };
             world.ask(operator(), None, Command::SetTerms { tenant: tenant(NAMES[who]), terms });
         }
         Step::Move { who, to } => {

@@ -14,7 +14,8 @@ use crate::http::extract::{Call, Id, Json, Operator};
 use crate::http::mutation::Mutation;
 use crate::http::views;
 
-/// Sets how much a tenant counts when capacity is shared, and what it may spend in a month.
+/// Sets how much a tenant counts when capacity is shared, what it may spend in a month, and what its
+/// members take back of what they have lent.
 #[utoipa::path(
     put, path = "/v1/tenants/{tenant}/terms", tag = "tenants", security(("token" = [])),
     params(("tenant" = String, Path), ("Idempotency-Key" = String, Header)),
@@ -30,7 +31,7 @@ pub(crate) async fn set(
     body: Json<TermsSet>,
 ) -> Result<Answer<TermsView>, ApiError> {
     let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
-    let TermsSet { weight, budget } = &body.value;
+    let TermsSet { weight, budget, reclaim } = &body.value;
     let currency = app.currency();
     let money = |money| views::money(money, "/budget/money", currency);
     // The largest number of seconds that the body allows fits.
@@ -39,7 +40,7 @@ pub(crate) async fn set(
         gpu_time: budget.gpu_seconds.map(|seconds| time(seconds.get())),
         money: budget.money.map(money).transpose()?,
     };
-    let terms = TenantTerms { weight: Weight::new(weight.get_u32()), budget };
+    let terms = TenantTerms { weight: Weight::new(weight.get_u32()), budget, reclaim: *reclaim };
     let command = Command::SetTerms { tenant, terms };
     let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
     // What it is already needs no record.

@@ -125,15 +125,17 @@ async fn terms_and_places_are_set_shown_and_answered_again_under_their_key() {
     let put =
         |path: &str, key: &str, body: Value| Call::new("PUT", path).operator().key(key).json(&body);
     let budget = json!({"gpu_seconds": 7_200, "money": {"amount": "5.000000", "currency": "EUR"}});
-    let terms = json!({"weight": 2_000, "budget": budget});
+    let terms = json!({"weight": 2_000, "budget": budget, "reclaim": "any"});
     let call = put("/v1/tenants/initech/terms", "t", terms.clone());
     let set = world.call(call.clone()).await.expect(200);
-    assert_eq!(set.json(), json!({"tenant": "initech", "weight": 2_000, "budget": budget}));
+    let expected =
+        json!({"tenant": "initech", "weight": 2_000, "budget": budget, "reclaim": "any"});
+    assert_eq!(set.json(), expected);
     let before = world.records();
     assert_eq!(world.call(call).await.expect(200).bytes, set.bytes, "the key makes them one");
     assert_eq!(world.records(), before);
     let show = world.call(Call::get("/v1/tenants/initech").operator()).await.expect(200).json();
-    assert_eq!(show["weight"], 2_000);
+    assert_eq!((&show["weight"], &show["reclaim"]), (&json!(2_000), &json!("any")));
     let spent = json!({"limit": 7_200, "used": 0, "held": 0, "left": 7_200});
     assert_eq!(show["budget"]["gpu_seconds"], spent);
     assert_eq!(show["budget"]["money"]["left"], json!({"amount": "5.000000", "currency": "EUR"}));

@@ -10,7 +10,7 @@ use sublet_protocol::capacity::SliceId;
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, TenantId};
 use sublet_protocol::money::{Currency, MicroCredits, Price};
-use sublet_protocol::quotas::{Quota, Weight};
+use sublet_protocol::quotas::{Quota, Reclaim, Weight};
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
@@ -27,6 +27,7 @@ pub(crate) fn tenant(id: TenantId, tenant: &Tenant, state: &State) -> TenantView
         weight: state.tree().node(id).map_or(0, |node| node.terms().weight.get()),
         share: terms::share(id, state),
         budget: terms::budget(id, state),
+        reclaim: state.tree().reclaim(id),
         quotas: quotas(id, tenant, state).collect(),
         open_requests: tenant.open_requests(),
         hold: Money::new(tenant.hold(), currency),
@@ -78,6 +79,7 @@ pub(crate) fn tenant_created(record: &Record, currency: Currency) -> Option<Tena
         weight: Weight::ONE.get(),
         share: Some(0),
         budget: terms::budget_of_none(record.time, currency),
+        reclaim: Reclaim::Never,
         quotas: Vec::new(),
         open_requests: 0,
         hold: Money::new(MicroCredits::ZERO, currency),

@@ -14,7 +14,7 @@ use sublet_protocol::units::{GpuTime, Timestamp};
 
 /// Terms as they were set.
 pub(crate) fn terms(tenant: TenantId, terms: &TenantTerms, currency: Currency) -> TermsView {
-    let TenantTerms { weight, budget } = terms;
+    let TenantTerms { weight, budget, reclaim } = terms;
     let seconds = |time: GpuTime| Whole::clamped(time.get() / GpuTime::GPU_SECOND.get());
     TermsView {
         tenant,
@@ -23,6 +23,7 @@ pub(crate) fn terms(tenant: TenantId, terms: &TenantTerms, currency: Currency) -
             gpu_seconds: budget.gpu_time.map(seconds),
             money: budget.money.map(|money| Money::new(money, currency)),
         },
+        reclaim: *reclaim,
     }
 }
 

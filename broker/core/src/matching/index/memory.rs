@@ -60,6 +60,9 @@ pub struct Index {
     pub(super) short_of_quota: BTreeSet<ClassNo>,
     /// Classes that sleep and could end other leases, if there were some to end.
     pub(super) watchers: BTreeSet<ClassNo>,
+    /// By the topmost group: classes that sleep and could take back what was lent, if more was lent or
+    /// they held less.
+    pub(super) lenders: BTreeMap<TenantId, BTreeSet<ClassNo>>,
     /// By lease: the parts that it carves out of GPUs.
     carved: BTreeMap<LeaseId, Vec<SliceId>>,
     /// Whether any offer ever named the host room of a whole node.
@@ -104,6 +107,7 @@ impl Index {
             proposed: BTreeSet::new(),
             short_of_quota: BTreeSet::new(),
             watchers: BTreeSet::new(),
+            lenders: BTreeMap::new(),
             carved: BTreeMap::new(),
             is_host_shared: false,
             paused: BTreeSet::new(),
@@ -156,9 +160,13 @@ impl Index {
                 self.offered(state, offer.slice);
                 if counts_for_quotas(state, offer) {
                     self.wake_short_of_quota();
+                    self.wake_lenders_of(state, owner_of(state, offer.slice.cluster));
                 }
             }
-            Event::OfferRescinded { slice, .. } => drop(self.slice(state, *slice)),
+            Event::OfferRescinded { slice, .. } => {
+                self.slice(state, *slice);
+                self.wake_lenders_of(state, owner_of(state, slice.cluster));
+            }
             Event::RequestSubmitted { request, .. } | Event::RequestRequeued { request, .. } => {
                 self.request(state, *request);
             }
@@ -182,6 +190,7 @@ impl Index {
                 self.claimed(state, *request, slices);
                 self.pledges.insert(*request, slices.clone());
                 self.request(state, *request);
+                self.wake_lenders_of(state, tenant_of(state, *request));
             }
             Event::PledgeEnded { request } => {
                 for slice in self.pledges.remove(request).unwrap_or_default() {
@@ -191,6 +200,7 @@ impl Index {
                 // So is the quota that was kept with them.
                 self.wake_short_of_quota();
                 self.request(state, *request);
+                self.wake_lenders_of(state, tenant_of(state, *request));
             }
             Event::LeaseGranted { terms, .. } => {
                 self.proposed.remove(&terms.request);
@@ -204,16 +214,21 @@ impl Index {
                 let slices: Vec<SliceId> =
                     terms.members.iter().map(|member| member.slice).collect();
                 self.claimed(state, terms.request, &slices);
+                self.wake_lenders_of(state, Some(terms.tenant));
                 // How long a leased slice stays idle is not known: it can be counted on again.
                 for class in std::mem::take(&mut self.barren) {
                     self.queue.wake(class);
                 }
             }
-            Event::LeaseActivated { lease, .. } | Event::LeaseEnding { lease, .. } => {
+            Event::LeaseActivated { lease, .. } => self.lease(state, *lease),
+            Event::LeaseEnding { lease, .. } => {
                 self.lease(state, *lease);
+                let lease = state.leases.get(lease);
+                self.wake_lenders_of(state, lease.map(|lease| lease.terms.tenant));
             }
-            Event::LeaseEnded { lease, .. } => {
+            Event::LeaseEnded { lease, tenant, .. } => {
                 self.lease(state, *lease);
+                self.wake_lenders_of(state, Some(*tenant));
                 for slice in self.carved.remove(lease).unwrap_or_default() {
                     self.part_freed(state, slice);
                 }
@@ -278,12 +293,28 @@ impl Index {
     pub(super) fn wake_all(&mut self) {
         self.short_of_quota.clear();
         self.watchers.clear();
+        self.lenders.clear();
         self.barren.clear();
         self.queue.wake_all();
     }
 
     fn wake_short_of_quota(&mut self) {
         for class in std::mem::take(&mut self.short_of_quota) {
+            self.queue.wake(class);
+        }
+    }
+
+    /// What the tenant holds has changed: who may take back what was lent among its likes looks again.
+    fn wake_lenders_of(&mut self, state: &State, tenant: Option<TenantId>) {
+        if self.lenders.is_empty() {
+            return;
+        }
+        // Of who is not there any more it is not known whom it concerns.
+        let woken = match tenant {
+            Some(tenant) => self.lenders.remove(&state.tree.top(tenant)).into_iter().collect(),
+            None => std::mem::take(&mut self.lenders).into_values().collect::<Vec<_>>(),
+        };
+        for class in woken.into_iter().flatten() {
             self.queue.wake(class);
         }
     }
@@ -454,6 +485,11 @@ impl Index {
             self.families.remove_class(key.family, class);
             self.short_of_quota.remove(&class);
             self.watchers.remove(&class);
+            if let Some(lenders) =
+                self.lenders.get_mut(&state.tree.top(self.tenant_name(key.tenant)))
+            {
+                lenders.remove(&class);
+            }
             self.barren.remove(&class);
         }
         if let Some(request) = entry {
@@ -555,6 +591,14 @@ impl Index {
         let lots = self.families.lots(key.family).iter();
         lots.flat_map(move |lot| self.shelves.nodes(*lot, wanted))
     }
+}
+
+fn tenant_of(state: &State, request: RequestId) -> Option<TenantId> {
+    state.requests.get(&request).map(|request| request.tenant)
+}
+
+fn owner_of(state: &State, cluster: ClusterId) -> Option<TenantId> {
+    state.clusters.get(&cluster).map(|cluster| cluster.owner)
 }
 
 /// Whether more on offer is more quota for the owner, and so for its group.

@@ -113,7 +113,8 @@ impl Source for ByIndex<'_> {
             return;
         }
         self.index.queue.sleep(class);
-        let is_sure = trial.is_lasting && trial.fate != Fate::Unsure;
+        // Which of what was lent can be taken back together may change with the time alone.
+        let is_sure = trial.is_lasting && trial.fate != Fate::Unsure && !trial.spent.is_over_lent;
         if !is_sure || self.index.queue.is_lone(class) {
             self.restless.push(class);
             return;
@@ -125,8 +126,14 @@ impl Source for ByIndex<'_> {
         if trial.fate == Fate::Barren {
             self.index.barren.insert(class);
         }
-        if self.index.queue.key(class).tier > Tier::Opportunistic {
+        let key = *self.index.queue.key(class);
+        let tenant = self.index.tenant_name(key.tenant);
+        let may_take_back = state.tree.may_take_back(tenant);
+        if key.tier > Tier::Opportunistic || may_take_back {
             self.index.watchers.insert(class);
+        }
+        if may_take_back {
+            self.index.lenders.entry(state.tree.top(tenant)).or_default().insert(class);
         }
         if trial.spent.is_over_budget {
             self.index.short_of_budget = Some(self.now);
