@@ -1,4 +1,7 @@
-//! The docs hold together: links lead somewhere, decision records are complete and listed.
+//! The docs hold together: links lead somewhere, decision records are complete and listed, and the
+//! tests that are named for a feature are there.
+
+use std::collections::BTreeSet;
 
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 
@@ -6,6 +9,10 @@ use crate::tree::{Tree, Violation, assert_clean, lines};
 
 const RECORDS: &str = "docs/adr/";
 const INDEX: &str = "docs/adr/README.md";
+/// Pages that name tests, each as code.
+const SHOWN: [&str; 2] = ["docs/features.md", "docs/matching.md"];
+/// A name of so many words is a sentence: that of a test, not of a field or a reason.
+const SENTENCE: usize = 5;
 const SECTIONS: [&str; 4] = ["Context", "Decision", "Consequences", "Alternatives"];
 
 /// The links and images of a Markdown text, with their lines.
@@ -107,6 +114,44 @@ fn unlisted_records(tree: &Tree) -> Vec<Violation> {
         found.extend(missing.map(|section| record.violation(0, format!("no section `{section}`"))));
     }
     found
+}
+
+/// Tests that are named in the docs and are nowhere.
+fn missing_tests(tree: &Tree) -> Vec<Violation> {
+    let code = tree.files.iter().filter(|file| file.is_rust()).flat_map(|file| file.text.lines());
+    let tests = code.filter_map(|line| line.trim_start_matches(' ').split_once("fn "));
+    let tests = tests.filter_map(|(_, rest)| rest.split_once("()")).map(|(name, _)| name);
+    let tests: BTreeSet<&str> = tests.collect();
+    let pages = SHOWN.iter().filter_map(|page| tree.file(page));
+    let mut found = Vec::new();
+    for page in pages {
+        for (line, text) in page.numbered_lines() {
+            for name in text.split('`').skip(1).step_by(2) {
+                let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+                let is_sentence = name.split('_').count() >= SENTENCE && name.chars().all(is_word);
+                if is_sentence && !tests.contains(name) {
+                    found.push(page.violation(line, format!("there is no test `{name}`")));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_test_that_the_docs_name_is_there() {
+    assert!(SHOWN.iter().all(|page| Tree::real().has(page)), "a page has moved");
+    assert_clean(&missing_tests(Tree::real()));
+}
+
+#[test]
+fn a_test_that_is_named_and_gone_is_caught() {
+    let page = "| what | `a_lease_ends_in_time`, `it_is_no_longer_here_at_all` | `max_price` |\n";
+    let code = "    #[test]\n    fn a_lease_ends_in_time() {}\n";
+    let tree = Tree::planted([("docs/features.md", page), ("core/src/tests.rs", code)]);
+    let found = missing_tests(&tree);
+    assert_eq!(lines(&found), [1]);
+    assert!(found[0].message.contains("it_is_no_longer_here_at_all"), "{found:?}");
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Who gets what is shared: max-min on the weighted dominant share, against all ways to share.
 
-use sublet_protocol::commands::Command;
+use sublet_protocol::commands::{Command, PlanGroup};
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::quotas::{TenantTerms, Weight};
-use sublet_protocol::requests::Class;
+use sublet_protocol::requests::{Class, RequestSpec};
+use sublet_protocol::units::Seconds;
 
 use super::quotas::{create, pool, quota, set};
+use crate::matching;
+use crate::state::StateView;
 use crate::testing::{World, model, operator, spec, tenant};
 
 const NAMES: [&str; 6] = ["acme", "beta", "gamma", "delta", "epsilon", "zeta"];
@@ -86,6 +89,7 @@ fn best(gpus: u64, sharers: &[Sharer]) -> Vec<u64> {
 #[test]
 fn a_plan_is_max_min_on_the_weighted_share_within_one_grant() {
     let mut seed = 0x5eed;
+    let (mut scarce, mut of_six) = (0, 0);
     for case in 0..150 {
         let count = 2 + next(&mut seed) as usize % 5;
         let gpus = 1 + next(&mut seed) % 8;
@@ -95,6 +99,8 @@ fn a_plan_is_max_min_on_the_weighted_share_within_one_grant() {
                 wants: next(&mut seed) % 6,
             })
             .collect();
+        scarce += u32::from(sharers.iter().map(|sharer| sharer.wants).sum::<u64>() > gpus);
+        of_six += u32::from(count == NAMES.len());
         let (held, best) = (shared_out(gpus, &sharers), best(gpus, &sharers));
         let context = format!("case {case}: {gpus} GPUs, {sharers:?}: {held:?}, best {best:?}");
         assert_eq!(held.iter().sum::<u64>(), best.iter().sum::<u64>(), "{context}");
@@ -109,6 +115,7 @@ fn a_plan_is_max_min_on_the_weighted_share_within_one_grant() {
             assert!(!is_unfair, "{giver} and {taker}, {context}");
         }
     }
+    assert!(scarce > 75 && of_six > 15, "{scarce} with too few GPUs, {of_six} of six tenants");
 }
 
 #[test]
@@ -121,4 +128,32 @@ fn a_weight_of_zero_borrows_what_nobody_else_wants() {
 fn twice_the_weight_is_twice_the_share() {
     let sharers = [Sharer { weight: 1_000, wants: 8 }, Sharer { weight: 3_000, wants: 8 }];
     assert_eq!(shared_out(8, &sharers), [2, 6]);
+}
+
+/// The example of `docs/matching.md`.
+#[test]
+fn the_worked_example_of_the_order_holds() {
+    let mut world = World::with_nodes(2);
+    world.must(operator(), Command::CreateTenant { tenant: tenant("zeta"), parent: None });
+    for name in ["acme", "zeta"] {
+        set(&mut world, name, quota(10_000, None, None));
+    }
+    for (name, number, gpus) in [("acme", 1, &[0, 1, 2, 3][..]), ("zeta", 2, &[4, 5])] {
+        let count = u32::try_from(gpus.len()).unwrap();
+        let request = world.submit(name, number, spec(Class::Batch, count));
+        world.activate(request, gpus);
+    }
+    let first = world.submit("acme", 10, spec(Class::Batch, 1));
+    world.later(Seconds::new(300));
+    let urgent = world.submit("acme", 11, RequestSpec { priority: 5, ..spec(Class::Batch, 1) });
+    world.later(Seconds::new(300));
+    let other = world.submit("zeta", 12, spec(Class::Batch, 1));
+    let reserved = world.submit(
+        "acme",
+        13,
+        RequestSpec { duration: Seconds::new(600), ..spec(Class::Latency, 1) },
+    );
+    let plan = matching::plan(StateView { state: &world.state, now: world.now });
+    let order: Vec<_> = plan.iter().map(PlanGroup::request).collect();
+    assert_eq!(order, [reserved, other, urgent, first]);
 }

@@ -102,6 +102,7 @@ fn wide(amount: GpuMilli) -> i128 {
 
 #[test]
 fn a_hundred_thousand_random_trees_add_up_as_the_formulas_say() {
+    let mut seen = Seen::default();
     for seed in 0..TREES {
         let mut random = Random(seed);
         let mut pair = Pair::random(&mut random);
@@ -109,6 +110,44 @@ fn a_hundred_thousand_random_trees_add_up_as_the_formulas_say() {
             pair.step(&mut random);
         }
         pair.compare((seed, 0));
+        seen.note(&pair.reference);
+    }
+    // What the formulas are about is met often enough for a wrong one to be caught.
+    let Seen { deep, over, lenders, borrowers, limited } = seen;
+    let least = [deep, over, lenders, borrowers, limited].into_iter().min();
+    assert!(least > Some(10_000), "too few: {seen:?}");
+}
+
+/// In how many trees something was met.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    /// Three levels or more.
+    deep: u32,
+    /// Someone has more than it may have.
+    over: u32,
+    /// Someone in a group keeps something for itself.
+    lenders: u32,
+    /// Someone in a group holds more than it brings.
+    borrowers: u32,
+    /// For someone the limit on borrowing is what binds, not the group.
+    limited: u32,
+}
+
+impl Seen {
+    fn note(&mut self, reference: &Reference) {
+        let rows = reference.rows(Usage::Held);
+        let members = || (0..rows.len()).filter(|n| reference.0[*n].parent.is_some());
+        let free = |n: usize| {
+            let Row { subtree, local, usage, .. } = rows[n];
+            reference.0[n].borrow.map(|limit| (subtree - local) - (usage - local).max(0) + limit)
+        };
+        let above = |n: usize| reference.0[n].parent.map(|parent| rows[parent].available);
+        let is_limited = |n: usize| free(n).zip(above(n)).is_some_and(|(free, above)| free < above);
+        self.deep += u32::from((0..rows.len()).any(|n| reference.level(n) > 2));
+        self.over += u32::from(rows.iter().any(|row| row.available < 0));
+        self.lenders += u32::from(members().any(|n| rows[n].local > 0));
+        self.borrowers += u32::from(members().any(|n| rows[n].usage > rows[n].subtree));
+        self.limited += u32::from(members().any(is_limited));
     }
 }
 
