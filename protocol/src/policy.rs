@@ -11,6 +11,7 @@ use crate::units::{Permille, Seconds};
 /// The policy of a cell. Defaults are those of the lease protocol.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Policy {
     /// How often an agent renews its leases.
     pub renew: Seconds,
@@ -41,6 +42,7 @@ pub struct Policy {
     /// What the platform keeps of each charge.
     pub fee: Permille,
     /// The one currency of the cell.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, example = "EUR"))]
     pub currency: Currency,
     /// Waiting and granted requests a tenant may have.
     pub requests_per_tenant: u32,

@@ -8,6 +8,7 @@ use crate::units::Seconds;
 /// One value for each tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ByTier<T> {
     /// Of the lowest tier.
     pub opportunistic: T,
@@ -41,6 +42,7 @@ pub const PAUSES_MAX: usize = 16;
 /// Who may be preempted, when and how often. The owner who takes a GPU back is bound by none of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PreemptionPolicy {
     /// How many tiers a request must be above a lease to preempt it; at least 1.
     pub tier_gap: u8,

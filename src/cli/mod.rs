@@ -9,6 +9,7 @@ mod global;
 mod lease;
 mod ledger;
 mod offers;
+mod policy;
 mod price;
 mod quota;
 mod status;
@@ -67,6 +68,9 @@ enum Command {
     /// Show and set quotas.
     #[command(subcommand)]
     Quota(quota::Quota),
+    /// Show and set the policy of the cell.
+    #[command(subcommand)]
+    Policy(policy::Policy),
     /// Print a token for the API, made with the profile's key.
     Token(token::Token),
     /// Say how the cell is.
@@ -121,6 +125,7 @@ fn run(cli: Cli) -> Outcome<Exit> {
         Command::Cluster(cluster) => cluster.run(&context)?,
         Command::Price(price) => price.run(&context)?,
         Command::Quota(quota) => quota.run(&context)?,
+        Command::Policy(policy) => policy.run(&context)?,
         Command::Token(token) => token.run(&context)?,
         Command::Status(status) => status.run(&context)?,
     }

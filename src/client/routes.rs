@@ -132,7 +132,17 @@ impl Client {
         self.change(&Method::POST, "/v1/tenants", Some(tenant))
     }
 
-    /// Sets weight and budgets.
+    /// The policy of the cell, in whatever fields this server has.
+    pub(crate) fn policy(&self) -> Outcome<Value> {
+        self.get("/v1/policy")
+    }
+
+    /// Sets the policy: `{"from": …, "to": …}`.
+    pub(crate) fn set_policy(&self, change: &Value) -> Outcome<Value> {
+        self.change(&Method::PUT, "/v1/policy", Some(change))
+    }
+
+    /// Sets weight, budgets and reclaim.
     pub(crate) fn set_terms(&self, tenant: TenantId, terms: &TermsSet) -> Outcome<TermsView> {
         self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/terms"), Some(terms))
     }

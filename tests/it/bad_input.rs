@@ -155,7 +155,11 @@ fn a_bad_command_line_says_what_and_where_and_changes_nothing() {
     let lease = "l-00000000000000000000000000";
     let plan = |flags: &[&'static str]| [&["lease", "plan"], flags].concat();
     let create = |flags: &[&'static str]| [&["lease", "create", "--yes"], flags].concat();
-    let rows: [(Vec<&str>, i32, &str); 25] = [
+    let quota = |amounts: &[&'static str]| {
+        [&["quota", "set", "--tenant", "acme", "--model", "a100"], amounts].concat()
+    };
+    let terms = |flags: &[&'static str]| [&["tenant", "set", "acme"], flags].concat();
+    let rows: [(Vec<&str>, i32, &str); 38] = [
         (create(&["--gpus", "0"]), 2, "--gpus"),
         (create(&["--gpus", "-1"]), 2, "--gpus"),
         (create(&["--gpus", "1000000000"]), 2, "count: invalid value"),
@@ -169,6 +173,19 @@ fn a_bad_command_line_says_what_and_where_and_changes_nothing() {
         (create(&["--max-price", "-1"]), 2, "below zero"),
         (create(&["--model", "A_100"]), 2, "GPU model"),
         (plan(&["--gpus", "1000"]), 5, "QUOTA_TOO_SMALL"),
+        (quota(&["-1"]), 2, "invalid value"),
+        (quota(&["1.5"]), 2, "invalid value"),
+        (quota(&["1000000001"]), 2, "too many for a quota"),
+        (quota(&["18446744073709551616"]), 2, "too large"),
+        (quota(&["1", "--borrow", "-1"]), 2, "invalid value"),
+        (quota(&["1", "--lend", "1000000001"]), 2, "too many for a quota"),
+        (terms(&["--weight", "-1"]), 2, "0 to 1000"),
+        (terms(&["--weight", "1000.001"]), 2, "0 to 1000"),
+        (terms(&["--budget", "-0.01"]), 2, "below zero"),
+        (terms(&["--gpu-hours", "-1"]), 2, "invalid value"),
+        (terms(&["--reclaim", "sometimes"]), 2, "lower_priority"),
+        (vec!["tenant", "move", "acme", "--parent", "acme"], 5, "TENANT_CYCLE"),
+        (vec!["policy", "set", "half_life=0s"], 2, "half_life must be at least 1"),
         (vec!["lease", "run", "--", ""], 2, "the command to run is empty"),
         (vec!["lease", "run", "echo", "hi"], 2, "behind `--`"),
         (vec!["events", "--follow", "--limit", "0"], 2, "from 1"),

@@ -195,6 +195,22 @@ fn tenants_clusters_prices_and_quotas_are_set_up() {
         (&set["weight"], &set["budget"]["gpu_seconds"]["limit"]),
         (&1_500.into(), &Value::Null)
     );
+    let set = home.json(&["tenant", "set", "pool", "--reclaim", "lower_priority"]);
+    assert_eq!((text(&set, "/reclaim"), &set["weight"]), ("lower_priority", &1_000.into()));
+    assert_eq!(
+        text(&home.json(&["tenant", "set", "pool", "--weight", "2"]), "/reclaim"),
+        "lower_priority"
+    );
+    let shown = home.ok(&["policy", "show"]);
+    assert!(shown.contains("half_life") && shown.contains("7d"), "{shown}");
+    let set = ["policy", "set", "entry_penalty=1m", "preemption.pauses=none", "stalled_after=3h"];
+    let set = home.json(&set);
+    assert_eq!((&set["entry_penalty"], &set["stalled_after"]), (&60.into(), &10_800.into()));
+    assert_eq!(set["preemption"]["pauses"], Value::Array(vec![]));
+    let typo = home.sublet(&["policy", "set", "half_live=1d"]);
+    assert!(typo.code == 3 && typo.err.contains("did you mean half_life?"), "{typo:#?}");
+    let wrong = home.sublet(&["policy", "set", "half_life=0s"]);
+    assert!(wrong.code != 0 && wrong.err.contains("half_life must be at least 1"), "{wrong:#?}");
     let nothing = home.sublet(&["tenant", "set", "hooli"]);
     assert_eq!(nothing.code, 2, "{nothing:#?}");
     assert!(home.ok(&["tenant", "show", "hooli"]).contains("99.50 EUR left"));

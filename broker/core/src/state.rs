@@ -245,6 +245,12 @@ impl State {
         tail > 1 && (is_long || is_old)
     }
 
+    /// Whether an operator's change under this idempotency key is remembered.
+    #[must_use]
+    pub fn has_operator_key(&self, key: [u8; 16]) -> bool {
+        self.keys.contains_key(&(None, key))
+    }
+
     /// Leases with a member on a node, in ascending order.
     pub fn leases_on(
         &self,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use metrics_exporter_prometheus::PrometheusHandle;
 use sublet_protocol::money::Currency;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 
 use super::error::ApiError;
 use super::limits::{Held, Limits};
@@ -24,6 +24,8 @@ pub(crate) struct App {
     pub(crate) verifier: Arc<Verifier>,
     pub(crate) metrics: Option<PrometheusHandle>,
     pub(crate) limits: Arc<Limits>,
+    /// Held while the policy is read and set.
+    pub(crate) policy: Arc<Mutex<()>>,
     streams: Arc<Semaphore>,
     verifies: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
@@ -41,6 +43,7 @@ impl App {
             verifier: Arc::new(verifier),
             metrics,
             limits: Arc::default(),
+            policy: Arc::default(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             verifies: Arc::new(Semaphore::new(VERIFIES_MAX)),
             stopping,

@@ -13,6 +13,7 @@ mod leases;
 mod ledger;
 mod offers;
 mod plan;
+mod policy;
 mod problem;
 mod registry;
 mod requests;
@@ -34,6 +35,7 @@ pub use offers::{FilterCount, OfferPage, OfferPrice, OfferView};
 pub use plan::{
     EffectiveValue, NearMissView, Origin, PlanOutcome, PlanView, PreemptionTerms, WhyView,
 };
+pub use policy::PolicySet;
 pub use problem::{FieldError, Problem};
 pub use registry::{
     ClusterCreate, ClusterView, NodeClock, NodeView, PriceSet, PriceView, QuotaFigures, QuotaSet,

@@ -11,7 +11,7 @@ use crate::ids::{
     CellId, ClusterId, CommandId, DeviceId, GpuModel, LeaseId, NodeId, Project, Region, RequestId,
     TenantId,
 };
-use crate::units::Seconds;
+use crate::units::{Permille, Seconds};
 
 const NAME: &str = "^[a-z0-9-]{1,32}$";
 const DEVICE: &str = "^GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$";
@@ -51,6 +51,15 @@ impl PartialSchema for Seconds {
 }
 
 impl ToSchema for Seconds {}
+
+impl PartialSchema for Permille {
+    fn schema() -> RefOr<Schema> {
+        let number = ObjectBuilder::new().schema_type(SchemaType::new(Type::Integer));
+        number.minimum(Some(0_u64)).maximum(Some(1_000_u64)).into()
+    }
+}
+
+impl ToSchema for Permille {}
 
 impl<const MIN: u64, const MAX: u64> PartialSchema for Whole<MIN, MAX> {
     fn schema() -> RefOr<Schema> {

@@ -7,6 +7,7 @@ mod ledger;
 mod offers;
 mod page;
 mod plan;
+mod policy;
 mod prices;
 mod requests;
 mod status;
@@ -56,6 +57,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(tenants::quotas))
         .routes(routes!(clusters::list, clusters::create))
         .routes(routes!(clusters::nodes))
+        .routes(routes!(policy::show, policy::set))
         .routes(routes!(prices::list, prices::set))
         .routes(routes!(offers::list))
         .routes(routes!(requests::list, requests::create))

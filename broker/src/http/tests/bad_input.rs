@@ -105,6 +105,12 @@ async fn a_bad_request_names_the_field_and_its_range_and_changes_nothing() {
 #[tokio::test]
 async fn a_bad_tenant_cluster_quota_or_price_is_refused_and_changes_nothing() {
     let world = World::new().await;
+    let usual = world.cell.read_stale(|state| serde_json::to_value(state.policy()).unwrap());
+    let policy = |field: &str, value: Value| {
+        let mut to = usual.clone();
+        to[field] = value;
+        json!({"from": usual, "to": to})
+    };
     let before = world.records();
     let price = |amount: &str| {
         json!({"owner": "acme", "model": "a100", "tier": "standard",
@@ -172,6 +178,33 @@ async fn a_bad_tenant_cluster_quota_or_price_is_refused_and_changes_nothing() {
             "/basis",
         ),
         ("PUT", "/v1/tenants/acme/terms", json!({"weight": -1}), 422, "BODY_INVALID", "/weight"),
+        (
+            "PUT",
+            "/v1/tenants/acme/terms",
+            json!({"reclaim": "sometimes"}),
+            422,
+            "BODY_INVALID",
+            "/reclaim",
+        ),
+        ("PUT", "/v1/policy", policy("half_life", json!(0)), 422, "POLICY_INVALID", "/to"),
+        ("PUT", "/v1/policy", policy("half_life", json!(-1)), 422, "BODY_INVALID", "/to/half_life"),
+        ("PUT", "/v1/policy", policy("half_live", json!(1)), 422, "BODY_INVALID", "/to/half_live"),
+        (
+            "PUT",
+            "/v1/policy",
+            policy("renew", json!(18_446_744_073_709_551_615_u64)),
+            422,
+            "POLICY_INVALID",
+            "/to",
+        ),
+        (
+            "PUT",
+            "/v1/policy",
+            policy("currency", json!("USD")),
+            422,
+            "POLICY_INVALID",
+            "/to/currency",
+        ),
         (
             "PUT",
             "/v1/tenants/acme/terms",

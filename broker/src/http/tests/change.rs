@@ -120,6 +120,40 @@ async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
 }
 
 #[tokio::test]
+async fn the_policy_is_read_by_all_and_set_by_operators_if_it_is_still_what_they_read() {
+    let world = World::new().await;
+    let read = world.call(Call::get("/v1/policy").tenant("initech")).await.expect(200).json();
+    assert_eq!(
+        (&read["half_life"], &read["preemption"]["per_request"]),
+        (&json!(604_800), &json!(2))
+    );
+    let with = |half_life: u64, per_request: u64| {
+        let mut policy = read.clone();
+        policy["half_life"] = json!(half_life);
+        policy["preemption"]["per_request"] = json!(per_request);
+        policy
+    };
+    let set = |key: &str, from: &Value, to: &Value| {
+        let body = json!({"from": from, "to": to});
+        Call::new("PUT", "/v1/policy").operator().key(key).json(&body)
+    };
+    let (first, second) = (with(86_400, 2), with(86_400, 5));
+    let answer = world.call(set("a", &read, &first)).await.expect(200);
+    assert_eq!(answer.json(), first);
+    assert_eq!(world.cell.read_stale(|state| state.policy().half_life.get()), 86_400);
+    // Who read it before that would undo it.
+    let lost = world.call(set("b", &read, &with(604_800, 5))).await.expect(409);
+    assert_eq!(lost.code(), "POLICY_CHANGED");
+    world.call(set("c", &first, &second)).await.expect(200);
+    let again = world.call(set("a", &read, &first)).await.expect(200);
+    assert_eq!(again.bytes, answer.bytes, "the key makes them one");
+    assert_eq!(world.call(Call::get("/v1/policy").operator()).await.json(), second);
+    let before = world.records();
+    world.call(set("d", &second, &second)).await.expect(200);
+    assert_eq!(world.records(), before, "nothing to change");
+}
+
+#[tokio::test]
 async fn terms_and_places_are_set_shown_and_answered_again_under_their_key() {
     let world = World::new().await;
     let put =
