@@ -103,8 +103,11 @@ fn entry(
         let known = node.sums(model).counted(node.place());
         let past = sums.past.now(now, half_life, known);
         let both = (u128::from(counted.get().min(1 << 44)) << PAST_PLACES) + past;
-        let fine = weighed_fine(both, (whole, node.terms.weight));
-        fine.min(SHARE_MAX)
+        // Whoever has no weight stands behind those who have, also before its first grant.
+        match node.terms.weight.get() {
+            0 => SHARE_MAX,
+            _some => weighed_fine(both, (whole, node.terms.weight)).min(SHARE_MAX),
+        }
     } else {
         0
     };

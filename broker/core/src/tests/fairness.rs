@@ -122,6 +122,7 @@ fn a_plan_is_max_min_on_the_weighted_share_within_one_grant() {
 fn a_weight_of_zero_borrows_what_nobody_else_wants() {
     let sharers = [Sharer { weight: 0, wants: 8 }, Sharer { weight: 1_000, wants: 5 }];
     assert_eq!(shared_out(8, &sharers), [3, 5]);
+    assert_eq!(shared_out(4, &sharers), [0, 4], "not even its first");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod advice;
 mod budgets;
+mod edges;
 mod fairness;
 mod gone;
 mod leader;

@@ -117,19 +117,22 @@ fn what_is_taken_back_arrives_and_its_borrower_waits_again() {
 
 #[test]
 fn nobody_is_left_with_less_than_its_own() {
-    // Acme brings three of the eight GPUs and holds gangs of two: it borrows three or five.
+    // Acme brings some of the eight GPUs and holds gangs of two.
     let rows = [(3_000, 2, 1), (3_000, 4, 2), (5_000, 2, 1), (5_000, 3, 0), (7_000, 1, 0)];
-    for (own, wanted, expected) in rows {
+    let both = [Reclaim::Any, Reclaim::LowerPriority];
+    for (reclaim, (own, wanted, expected)) in
+        both.into_iter().flat_map(|r| rows.map(|row| (r, row)))
+    {
         let mut world = pool(1);
-        lets(&mut world, "pool", Reclaim::Any);
+        lets(&mut world, "pool", reclaim);
         set(&mut world, "acme", quota(own, None, None));
         set(&mut world, "owner", quota(8_000 - own, None, None));
         let leases: Vec<LeaseId> = (0..4)
             .map(|at| runs(&mut world, "acme", asks(Class::Batch, 0, 2), &[2 * at, 2 * at + 1]))
             .collect();
         world.later(seconds(600));
-        let request = world.submit("owner", 100, asks(Class::Batch, 0, wanted));
-        let context = format!("{own} are acme's own, {wanted} are wanted");
+        let request = world.submit("owner", 100, asks(Class::Batch, 9, wanted));
+        let context = format!("{reclaim:?}: {own} are acme's own, {wanted} are wanted");
         assert_eq!(ended_for(&world, request).len(), expected, "{context}");
         let victims = usize::try_from(wanted.div_ceil(2)).unwrap();
         let outcome = judged(&mut world, request, &leases[..victims]);
@@ -140,9 +143,11 @@ fn nobody_is_left_with_less_than_its_own() {
 
 #[test]
 fn only_what_is_ones_own_is_taken_back() {
-    for (own, is_ended) in [(4_000, false), (5_000, true)] {
+    let rows = [(4_000, false), (5_000, true)];
+    let both = [Reclaim::Any, Reclaim::LowerPriority];
+    for (reclaim, (own, is_ended)) in both.into_iter().flat_map(|r| rows.map(|row| (r, row))) {
         let mut world = pool(1);
-        lets(&mut world, "pool", Reclaim::Any);
+        lets(&mut world, "pool", reclaim);
         create(&mut world, "beta", "pool");
         set(&mut world, "owner", quota(own, None, None));
         set(&mut world, "beta", quota(8_000 - own, None, None));
@@ -152,8 +157,38 @@ fn only_what_is_ones_own_is_taken_back() {
         world.later(seconds(600));
         let fifth = world.submit("owner", 100, asks(Class::Batch, 255, 1));
         let ended = ended_for(&world, fifth).len();
-        assert_eq!(ended, usize::from(is_ended), "{own} are its own, it holds four");
-        assert_eq!(judged(&mut world, fifth, &[lent]) == PROTECTED, !is_ended);
+        let context = format!("{reclaim:?}: {own} are its own, it holds four");
+        assert_eq!(ended, usize::from(is_ended), "{context}");
+        assert_eq!(judged(&mut world, fifth, &[lent]) == PROTECTED, !is_ended, "{context}");
+    }
+}
+
+#[test]
+fn a_group_that_borrows_nothing_gives_nothing_back_whoever_holds_it() {
+    // Lab holds what its sister brings: it borrows, its group does not.
+    let mut world = org(Reclaim::Any, Reclaim::Never);
+    let lent: Vec<LeaseId> =
+        (0..4).map(|at| runs(&mut world, "lab", asks(Class::Batch, 0, 1), &[at])).collect();
+    create(&mut world, "other", "pool");
+    for at in 4..8 {
+        runs(&mut world, "other", asks(Class::Latency, 0, 1), &[at]);
+    }
+    world.later(seconds(600));
+    let own = world.submit("owner", 100, asks(Class::Batch, 255, 1));
+    assert!(!ended_for(&world, own).iter().any(|lease| lent.contains(lease)));
+    assert_eq!(judged(&mut world, own, &lent[..1]), PROTECTED);
+}
+
+#[test]
+fn a_group_and_its_members_take_nothing_back_of_each_other() {
+    for (holder, asker) in [("lab", "org"), ("org", "lab")] {
+        let mut world = org(Reclaim::Any, Reclaim::Any);
+        let leases: Vec<LeaseId> =
+            (0..8).map(|at| runs(&mut world, holder, asks(Class::Batch, 0, 1), &[at])).collect();
+        world.later(seconds(600));
+        let request = world.submit(asker, 100, asks(Class::Batch, 255, 1));
+        assert_eq!(ended_for(&world, request), [], "{asker} asks, {holder} has all");
+        assert_eq!(judged(&mut world, request, &leases[..1]), PROTECTED);
     }
 }
 

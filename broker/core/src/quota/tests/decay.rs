@@ -104,4 +104,9 @@ fn the_largest_amounts_over_the_longest_time_do_not_overflow() {
         past.advance(instant(step * 1_000_000_000_000), half_life, GpuMilli::MAX);
     }
     assert!(past.now(Timestamp::MAX, half_life, GpuMilli::MAX) > 0);
+    // Nor many at one instant.
+    for _ in 0..1_000 {
+        past.add(GpuMilli::MAX, Seconds::MAX, half_life);
+    }
+    assert!(past.now(instant(100_000_000_000_000), half_life, GpuMilli::MAX) > 0);
 }

@@ -1,6 +1,7 @@
 //! The tree against a reference that knows only the formulas, on random trees; decay and shares.
 
 mod decay;
+mod planted;
 mod reference;
 mod shares;
 mod trees;

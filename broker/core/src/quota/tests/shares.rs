@@ -77,6 +77,29 @@ fn what_is_ones_own_comes_before_what_is_borrowed_and_the_past_does_not_touch_it
 }
 
 #[test]
+fn of_two_that_borrow_nothing_the_one_that_uses_less_of_its_own_stands_first() {
+    use std::cmp::Ordering::{Equal, Less};
+    let mut tree = pool();
+    tree.set_quota(name(1), model(), quota(4_000, None, None), &at(0));
+    tree.set_quota(name(2), model(), quota(8_000, None, None), &at(0));
+    tree.take(name(1), model(), milli(1_000), &at(0));
+    tree.take(name(2), model(), milli(4_000), &at(0));
+    assert_eq!(order(&tree, [1, 2], 0), Less, "a quarter and a half");
+    tree.take(name(1), model(), milli(1_000), &at(0));
+    assert_eq!(order(&tree, [1, 2], 0), Equal);
+}
+
+#[test]
+fn whoever_borrows_beyond_all_measure_stands_last() {
+    use std::cmp::Ordering::Greater;
+    let mut tree = pool();
+    tree.set_quota(name(0), model(), quota(1, None, None), &at(0));
+    tree.take(name(1), model(), milli(20_000_000), &at(0));
+    tree.take(name(2), model(), milli(1_000), &at(0));
+    assert_eq!(order(&tree, [1, 2], 0), Greater, "twenty million times what there is");
+}
+
+#[test]
 fn who_borrowed_lately_stands_behind_who_did_not_until_it_is_forgotten() {
     use std::cmp::Ordering::Greater;
     let mut tree = pool();

@@ -185,6 +185,37 @@ fn what_a_plan_gives_away_leaves_the_room_that_a_grant_would() {
     }
 }
 
+#[test]
+fn what_a_plan_takes_back_leaves_the_room_that_an_end_would() {
+    let (mut random, mut lent) = (Random(13), 0);
+    for _ in 0..2_000 {
+        let mut pair = Pair::random(&mut random);
+        for n in 0..pair.reference.0.len() {
+            let amount = milli(random.below(12));
+            pair.tree.take(name(n), model(), amount, &at(0));
+            pair.reference.0[n].held += i128::from(amount.get());
+        }
+        let mut charges = Charges::default();
+        let base = pair.tree.clone();
+        for _ in 0..4 {
+            let n = random.below(pair.reference.0.len() as u64) as usize;
+            let held = u64::try_from(pair.reference.0[n].held).unwrap();
+            let gpu = milli(random.below(held + 1));
+            charges.give_back(&base, (name(n), model()), gpu);
+            pair.tree.give_back(name(n), model(), gpu, &at(0));
+            pair.reference.0[n].held -= i128::from(gpu.get());
+            for n in 0..pair.reference.0.len() {
+                let planned = base.room(name(n), model(), &charges);
+                assert_eq!(planned, pair.tree.room(name(n), model(), &Charges::NONE));
+            }
+            let quota = base.node(name(n)).unwrap().quota(model());
+            let kept = base.node(name(n)).unwrap().sums(model()).local(&quota);
+            lent += u32::from(kept > milli(0) && gpu > milli(0));
+        }
+    }
+    assert!(lent > 500, "too few keep something for themselves: {lent}");
+}
+
 fn want(n: usize, gpu: GpuMilli) -> super::super::charges::Want {
     let price = sublet_protocol::money::Price {
         per_gpu_hour: sublet_protocol::money::MicroCredits::ZERO,

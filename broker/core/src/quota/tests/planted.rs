@@ -1,0 +1,71 @@
+//! INV-2 against planted faults: each sum that is kept is compared with one that is made anew.
+
+use super::super::amounts::Sums;
+use super::super::check;
+use super::*;
+use crate::state::State;
+use crate::testing::{World, operator, tenant};
+
+/// `pool` with `owner`, whose quota rests on its hardware.
+fn state() -> State {
+    let mut world = World::with_nodes(1);
+    let pool = tenant("pool");
+    let create = sublet_protocol::commands::Command::CreateTenant { tenant: pool, parent: None };
+    world.must(operator(), create);
+    let quota = Quota { basis: Basis::Hardware, ..quota(8_000, None, Some(5_000)) };
+    let set = sublet_protocol::commands::Command::SetQuota {
+        tenant: tenant("owner"),
+        model: model(),
+        quota,
+    };
+    world.must(operator(), set);
+    let to = sublet_protocol::commands::Command::MoveTenant {
+        tenant: tenant("owner"),
+        parent: Some(pool),
+    };
+    world.must(operator(), to);
+    world.state
+}
+
+type Plant = (&'static str, &'static str, fn(&mut Sums));
+
+#[test]
+fn a_sum_that_is_one_off_is_named_with_whose_it_is() {
+    assert_eq!(check::sums(&state()), Vec::<String>::new());
+    let plants: [Plant; 5] = [
+        ("owner", "hardware", |sums| sums.hardware = milli(8_001)),
+        ("owner", "subtree", |sums| sums.subtree = milli(8_001)),
+        ("owner", "ceiling", |sums| sums.ceiling = milli(8_001)),
+        ("owner", "usage", |sums| sums.usage = milli(1)),
+        ("pool", "subtree", |sums| sums.subtree = milli(4_999)),
+    ];
+    for (whose, what, plant) in plants {
+        let mut state = state();
+        let node = state.tree.nodes.get_mut(&tenant(whose)).unwrap();
+        plant(node.sums.get_mut(&model()).unwrap());
+        let found = check::sums(&state);
+        let named = format!("the {what} of {whose} ");
+        assert!(found.iter().any(|text| text.starts_with(&named)), "{named}: {found:?}");
+    }
+}
+
+#[test]
+fn spending_that_is_one_off_or_below_nothing_is_named() {
+    use super::super::spending::Spend;
+    let faults: [fn(&mut super::super::spending::Spending); 3] = [
+        |spending| spending.held = Spend { time: 1, money: 0 },
+        |spending| spending.used = Spend { time: -1, money: 0 },
+        |spending| spending.used = Spend { time: 0, money: -1 },
+    ];
+    assert_eq!(check::spending(&state()), Vec::<String>::new());
+    for (number, fault) in faults.into_iter().enumerate() {
+        let mut state = state();
+        let now = state.now();
+        let node = state.tree.nodes.get_mut(&tenant("pool")).unwrap();
+        let mut spending = node.spending(now);
+        fault(&mut spending);
+        node.spending = spending;
+        let found = check::spending(&state);
+        assert!(found.len() == 1 && found[0].starts_with("pool has"), "{number}: {found:?}");
+    }
+}
