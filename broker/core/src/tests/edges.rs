@@ -1,16 +1,19 @@
-//! Rules of quotas, budgets and the order of victims that a mutation found without a test.
+//! Rules of quotas, budgets, promises and the order of victims at their edges: each is here because taking
+//! it out was noticed by no other test.
 
 use sublet_protocol::commands::{Command, GroupOutcome, GuestOutcome, PlanGroup};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{LeaseId, RequestId};
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::policy::Policy;
 use sublet_protocol::quotas::{Basis, Budget, Quota, TenantTerms};
-use sublet_protocol::requests::{Class, RequestSpec, Tier};
-use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Seconds};
+use sublet_protocol::refusals::Rejection;
+use sublet_protocol::requests::{Class, Placement, PromiseCause, RequestSpec, Tier};
+use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Seconds, Timestamp};
 
 use super::preemption::{seconds, singles};
 use super::quotas::{create, join, pool, quota, set};
-use crate::quota::{Moment, Spend, check};
+use crate::quota::{Moment, check};
 use crate::state::{State, StateView};
 use crate::testing::{HOUR, World, agent, gpu, model, offer, operator, spec, tenant};
 use crate::{invariants, matching};
@@ -73,28 +76,6 @@ fn a_grant_over_a_quota_is_found_and_one_within_it_or_a_cut_is_not() {
     set(&mut world, "acme", quota(3_000, None, None));
     assert_eq!(invariants::check(&world.state), vec![], "nobody granted what the cut left over");
     assert!(is_found(&world, 1));
-}
-
-/// The same for budgets.
-#[test]
-fn a_grant_over_a_budget_is_found_and_one_within_it_or_a_cut_is_not() {
-    let mut world = World::with_nodes(1);
-    allow(&mut world, "acme", money(10));
-    let request = world.submit("acme", 1, hours(2, 2));
-    world.activate(request, &[0, 1]);
-    // A grant that nobody judged.
-    let is_found = |world: &World, gpus: u64| {
-        let mut state = world.state.clone();
-        let price = state.leases.values().next().unwrap().terms.price;
-        let worst = Spend::of(price, GpuMilli::new(gpus * 1_000), HOUR.as_millis()).unwrap();
-        let moment = next(&state);
-        state.tree.hold(tenant("acme"), worst, &moment);
-        check::spending(&state).iter().any(|found| found.starts_with("acme"))
-            && !state.tree.is_within_budget(tenant("acme"), state.now())
-    };
-    assert!(is_found(&world, 2));
-    allow(&mut world, "acme", money(4));
-    assert_eq!(invariants::check(&world.state), vec![], "a cut is not a grant's fault");
 }
 
 #[test]
@@ -216,7 +197,7 @@ fn what_was_used_this_month_goes_with_a_tenant_that_moves() {
     let more = world.submit("acme", 2, hours(1, 1));
     let members = vec![world.member(gpu(2))];
     let outcome = world.commit(PlanGroup::Grant { request: more, members });
-    let rejection = sublet_protocol::refusals::Rejection::BudgetExceeded;
+    let rejection = Rejection::BudgetExceeded;
     assert_eq!(
         outcome,
         GroupOutcome::Refused { rejection },
@@ -240,7 +221,7 @@ fn a_group_that_a_move_brings_over_its_budget_is_not_blamed_for_it() {
     let more = world.submit("other", 3, hours(1, 1));
     let members = vec![world.member(gpu(3))];
     let outcome = world.commit(PlanGroup::Grant { request: more, members });
-    let rejection = sublet_protocol::refusals::Rejection::BudgetExceeded;
+    let rejection = Rejection::BudgetExceeded;
     assert_eq!(outcome, GroupOutcome::Refused { rejection });
 }
 
@@ -271,4 +252,108 @@ fn a_tenant_that_moves_takes_its_past_along() {
     let at = (world.now, world.state.policy().half_life);
     let stands = |name: &str| crate::quota::standing(world.state.tree(), tenant(name), at);
     assert!(stands("beta") < stands("acme"));
+}
+
+#[test]
+fn who_is_over_is_told_once_and_a_quota_that_is_set_again_is_no_event() {
+    let mut world = World::with_nodes(1);
+    let request = world.submit("acme", 1, spec(Class::Batch, 4));
+    world.activate(request, &[0, 1, 2, 3]);
+    let over = |events: &[Event]| {
+        events.iter().filter(|event| matches!(event, Event::TenantOverAdmitted { .. })).count()
+    };
+    assert_eq!(over(&set(&mut world, "acme", quota(3_000, None, None))), 1);
+    assert_eq!(over(&set(&mut world, "owner", quota(9_000, None, None))), 0, "acme was told");
+    assert_eq!(over(&set(&mut world, "acme", quota(2_000, None, None))), 1, "it is worse now");
+    assert_eq!(set(&mut world, "acme", quota(2_000, None, None)), vec![]);
+}
+
+#[test]
+fn a_cut_caps_leases_of_its_tenant_and_month_that_are_not_ending_and_cost_more_than_is_left() {
+    let mut world = World::with_nodes(1);
+    let lease = |world: &mut World, name: &str, number: u64| {
+        let request = world.submit(name, u128::from(number) + 1, hours(1, 2));
+        let lease = world.activate(request, &[number]);
+        world.later(Seconds::new(1));
+        lease
+    };
+    let first = lease(&mut world, "acme", 0);
+    let ending = lease(&mut world, "acme", 1);
+    let last = lease(&mut world, "acme", 2);
+    lease(&mut world, "owner", 3);
+    world.must(crate::testing::user("acme"), Command::ReleaseLease { lease: ending });
+    // The first costs four at most, and the one that ends next to nothing.
+    let events = allow(&mut world, "acme", money(6));
+    let capped = events.iter().filter_map(|event| match event {
+        Event::LeaseCapped { lease, .. } => Some(*lease),
+        _other => None,
+    });
+    assert_eq!(capped.collect::<Vec<_>>(), [last], "not {first} nor {ending}");
+    // What is left ends within its grace: it is asked to go at once.
+    world.later(Seconds::new(1_790));
+    let events = allow(&mut world, "acme", money(5));
+    let ends = |event: &Event| matches!(event, Event::LeaseEnding { lease, .. } if *lease == last);
+    assert!(events.iter().any(ends), "{events:?}");
+}
+
+#[test]
+fn a_lease_of_last_month_is_not_capped_by_this_months_budget() {
+    let mut world = World::with_nodes(1);
+    // 2023-11-30 23:30 UTC.
+    world.now = Timestamp::new(1_701_387_000_000);
+    offer_again(&mut world);
+    let request = world.submit("acme", 1, hours(1, 2));
+    world.activate(request, &[0]);
+    world.later(Seconds::new(3_600));
+    assert_eq!(allow(&mut world, "acme", money(0)).len(), 1, "only the terms are set");
+}
+
+#[test]
+fn a_policy_that_does_not_hold_together_is_refused() {
+    let mut world = World::new();
+    let with = |half_life| Policy { half_life: Seconds::new(half_life), ..Policy::default() };
+    let set = |policy| Command::SetPolicy { policy };
+    world.refuse(operator(), set(with(0)), Rejection::PolicyInvalid);
+    world.refuse(operator(), set(with(u64::MAX)), Rejection::PolicyInvalid);
+    world.refuse(crate::testing::user("acme"), set(with(1)), Rejection::NotAllowed);
+    assert_eq!(world.must(operator(), set(with(1))).len(), 1);
+    assert_eq!(world.must(operator(), set(with(1))), vec![], "it is so already");
+}
+
+#[test]
+fn a_request_has_one_pledge_at_a_time() {
+    let mut world = World::with_nodes(1);
+    let all = singles(&mut world, "acme", 0, &[Class::Experiment; 8]);
+    world.later(seconds(600));
+    let one = RequestSpec { duration: seconds(900), ..spec(Class::Latency, 1) };
+    let request = world.submit("owner", 100, one);
+    let ends = |number: u64| {
+        let victims = vec![all[usize::try_from(number).unwrap()]];
+        PlanGroup::Preempt { request, victims, freed: vec![gpu(number)], members: vec![] }
+    };
+    assert_eq!(world.commit(ends(0)), GroupOutcome::Pledged);
+    let rejection = Rejection::RequestNotWaiting;
+    assert_eq!(world.commit(ends(1)), GroupOutcome::Refused { rejection });
+    let (start, not_before) = (world.now.after(HOUR), world.now);
+    let (slices, cause) = (vec![gpu(1)], PromiseCause::Queued);
+    let promise = PlanGroup::Promise { request, start, not_before, slices, cause };
+    assert_eq!(world.commit(promise), GroupOutcome::Refused { rejection }, "nor a promise");
+}
+
+#[test]
+fn a_promise_is_of_slices_that_stand_as_asked_and_not_before_it_can_be() {
+    let mut world = World::with_nodes(2);
+    let one_node = RequestSpec { placement: Placement::Node, ..spec(Class::Batch, 2) };
+    let request = world.submit("acme", 1, one_node);
+    let (start, cause) = (world.now.after(HOUR), PromiseCause::Queued);
+    let mut promised = |gpus: [u64; 2], not_before| {
+        let slices = gpus.map(gpu).to_vec();
+        world.commit(PlanGroup::Promise { request, start, not_before, slices, cause })
+    };
+    let rejection = Rejection::SliceUnfit;
+    assert_eq!(promised([7, 8], start), GroupOutcome::Refused { rejection }, "on two nodes");
+    let rejection = Rejection::PromiseInvalid;
+    let later = start.after(Seconds::new(1));
+    assert_eq!(promised([6, 7], later), GroupOutcome::Refused { rejection });
+    assert_eq!(promised([6, 7], start), GroupOutcome::Promised);
 }

@@ -88,7 +88,9 @@ fn scenario_03_what_is_freed_early_stays_pledged_until_the_last_victim_is_gone()
     let rival = world.submit("acme", 200, RequestSpec { priority: 255, ..spec(Class::Latency, 1) });
     let small = world.submit("acme", 201, spec(Class::Batch, 1));
     world.later(seconds(90));
-    world.plan();
+    let outcomes = world.plan();
+    let is_refused = |outcome: &GroupOutcome| matches!(outcome, GroupOutcome::Refused { .. });
+    assert!(!outcomes.iter().any(is_refused), "nobody is planned for it: {outcomes:?}");
     let is_waiting = |world: &World, id| world.state.requests()[&id].is_waiting();
     assert!(is_waiting(&world, small) && is_waiting(&world, request));
     let granted = world.state.leases().values().any(|lease| lease.terms().request == rival);

@@ -1,10 +1,13 @@
 //! INV-2 against planted faults: each sum that is kept is compared with one that is made anew.
 
+use sublet_protocol::money::MicroCredits;
+use sublet_protocol::requests::Class;
+
 use super::super::amounts::Sums;
 use super::super::check;
 use super::*;
 use crate::state::State;
-use crate::testing::{World, operator, tenant};
+use crate::testing::{World, operator, spec, tenant};
 
 /// `pool` with `owner`, whose quota rests on its hardware.
 fn state() -> State {
@@ -47,6 +50,20 @@ fn a_sum_that_is_one_off_is_named_with_whose_it_is() {
         let named = format!("the {what} of {whose} ");
         assert!(found.iter().any(|text| text.starts_with(&named)), "{named}: {found:?}");
     }
+}
+
+#[test]
+fn a_budget_that_grants_exceed_is_named_if_it_was_not_cut() {
+    let mut world = World::with_nodes(1);
+    let request = world.submit("acme", 1, spec(Class::Experiment, 2));
+    world.grant(request, &[0, 1]);
+    let mut state = world.state;
+    let node = state.tree.nodes.get_mut(&tenant("acme")).unwrap();
+    let of = |units: i64| Some(MicroCredits::new(units * MicroCredits::PER_UNIT));
+    node.terms.budget.money = of(4);
+    assert_eq!(check::spending(&state), Vec::<String>::new(), "two GPUs for an hour at two");
+    state.tree.nodes.get_mut(&tenant("acme")).unwrap().terms.budget.money = of(3);
+    assert_eq!(check::spending(&state).len(), 1, "it was never cut");
 }
 
 #[test]

@@ -113,6 +113,20 @@ fn who_borrowed_lately_stands_behind_who_did_not_until_it_is_forgotten() {
 }
 
 #[test]
+fn what_did_not_count_in_a_group_does_not_count_after_a_move_out_of_it() {
+    use std::cmp::Ordering::Equal;
+    let mut tree = pool();
+    tree.set_quota(name(1), model(), quota(8_000, None, None), &at(0));
+    tree.take(name(1), model(), milli(8_000), &at(0));
+    // For one half-life it held its own, which counts against nobody in a group.
+    tree.set_parent(name(1), None, &at(1_000));
+    tree.insert(name(5), None);
+    tree.set_quota(name(5), model(), quota(8_000, None, None), &at(1_000));
+    tree.take(name(5), model(), milli(8_000), &at(1_000));
+    assert_eq!(order(&tree, [1, 5], 1_000), Equal);
+}
+
+#[test]
 fn tenants_of_two_groups_are_told_apart_by_their_groups_first() {
     use std::cmp::Ordering::{Greater, Less};
     let mut tree = pool();
