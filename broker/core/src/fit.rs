@@ -95,6 +95,16 @@ fn kind_misfit(
     None
 }
 
+/// Whether what a slice holds serves the request in this cluster, however long it lasts.
+pub(crate) fn fits_kind(
+    state: &State,
+    spec: &RequestSpec,
+    cluster: ClusterId,
+    capacity: &Capacity,
+) -> bool {
+    kind_misfit(state, spec, cluster, capacity).is_none()
+}
+
 /// Whether slices of a kind could serve the request if they last long enough. What this refuses,
 /// [`misfit`] refuses for as long as the cluster's terms stand.
 pub(crate) fn could_serve(state: &State, spec: &RequestSpec, kind: &Kind) -> bool {

@@ -15,6 +15,12 @@ use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
 use crate::state::{Lease, LeaseStage, State};
 
+/// Whether leases of `tier` give way to requests of the tier `to`, once they have run long enough.
+pub(crate) fn gives_way_to(state: &State, tier: Tier, to: Tier) -> bool {
+    let gap = to.rank().checked_sub(tier.rank());
+    gap.is_some_and(|gap| gap >= state.policy.preemption.tier_gap.max(1))
+}
+
 /// From when on the lease may be preempted; never while it is prepared or ending, nor if its request
 /// was preempted as often as may be.
 pub(crate) fn spared_until(state: &State, lease: &Lease) -> Option<Timestamp> {
@@ -51,7 +57,12 @@ pub(crate) fn budgets_left(state: &State, cluster: ClusterId, now: Timestamp) ->
     let policy = &state.policy.preemption;
     let spent = state.clusters.get(&cluster).map_or(0, |cluster| cluster.preempted.count(now));
     let of_cluster = policy.per_cluster_hour.saturating_sub(spent);
-    (of_cluster, policy.per_cell_hour.saturating_sub(state.preempted.count(now)))
+    (of_cluster, budget_left(state, now))
+}
+
+/// How many more leases may be preempted now in the whole cell.
+pub(crate) fn budget_left(state: &State, now: Timestamp) -> u32 {
+    state.policy.preemption.per_cell_hour.saturating_sub(state.preempted.count(now))
 }
 
 /// Work that would be lost: thousandths of a GPU times milliseconds since the last checkpoint.
@@ -75,19 +86,15 @@ pub(crate) struct Place {
     pub(crate) lease: LeaseId,
 }
 
-/// The order of victims at an instant.
-#[derive(Debug)]
-pub(crate) struct Order<'a> {
-    state: &'a State,
-    now: Timestamp,
-    /// For each tier the median loss of those that reported a checkpoint.
-    medians: BTreeMap<Tier, Loss>,
-}
+/// For each tier the median loss of its running leases that reported a checkpoint.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Medians(BTreeMap<Tier, Loss>);
 
-impl<'a> Order<'a> {
-    pub(crate) fn of(state: &'a State, now: Timestamp) -> Order<'a> {
+impl Medians {
+    /// Of these leases, which are all that ever reported a checkpoint and more or less of the others.
+    pub(crate) fn of<'l>(leases: impl Iterator<Item = &'l Lease>, now: Timestamp) -> Medians {
         let mut losses: BTreeMap<Tier, Vec<Loss>> = BTreeMap::new();
-        for lease in state.leases.values().filter(|lease| lease.is_running()) {
+        for lease in leases.filter(|lease| lease.is_running()) {
             if let Some(loss) = reported_loss(lease, now) {
                 losses.entry(lease.terms.tier()).or_default().push(loss);
             }
@@ -97,14 +104,34 @@ impl<'a> Order<'a> {
             let (_, median, _) = losses.select_nth_unstable(middle);
             (tier, *median)
         });
-        Order { state, now, medians: medians.collect() }
+        Medians(medians.collect())
+    }
+}
+
+/// The order of victims at an instant.
+#[derive(Debug)]
+pub(crate) struct Order<'a> {
+    state: &'a State,
+    now: Timestamp,
+    medians: Medians,
+}
+
+impl<'a> Order<'a> {
+    /// By a look at all leases.
+    #[cfg(test)]
+    pub(crate) fn of(state: &'a State, now: Timestamp) -> Order<'a> {
+        Order::by(state, now, Medians::of(state.leases.values(), now))
+    }
+
+    pub(crate) const fn by(state: &'a State, now: Timestamp, medians: Medians) -> Order<'a> {
+        Order { state, now, medians }
     }
 
     /// Where a running lease stands. Who never reported a checkpoint counts as the median of its
     /// tier's running leases that did, so that silence is no protection.
     pub(crate) fn place(&self, lease: &Lease) -> Place {
         let (terms, tier) = (&lease.terms, lease.terms.tier());
-        let median = || self.medians.get(&tier).copied().unwrap_or(0);
+        let median = || self.medians.0.get(&tier).copied().unwrap_or(0);
         Place {
             kind: (!self.borrows(lease), tier),
             loss: reported_loss(lease, self.now).unwrap_or_else(median),

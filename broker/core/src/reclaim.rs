@@ -21,7 +21,7 @@ use crate::state::{Lease, LeaseStage, Request, State};
 pub(crate) struct Claimant {
     pub(crate) tenant: TenantId,
     pub(crate) tier: Tier,
-    priority: u8,
+    pub(crate) priority: u8,
 }
 
 impl Claimant {
@@ -32,8 +32,7 @@ impl Claimant {
 
     /// Whether the gap of tiers alone lets it end the lease.
     pub(crate) fn outranks(&self, state: &State, lease: &Lease) -> bool {
-        let gap = self.tier.rank().checked_sub(lease.terms.tier().rank());
-        gap.is_some_and(|gap| gap >= state.policy.preemption.tier_gap.max(1))
+        preemption::gives_way_to(state, lease.terms.tier(), self.tier)
     }
 
     /// Where it meets the lease's tenant, if members may take something back there, and what.

@@ -2,13 +2,14 @@
 //!
 //! `problem` turns a [`StateView`] into free slots and a queue; `order` says who in it comes first;
 //! `solve` walks it and proposes grants; `place` chooses their slots; `shift` moves grants of the plan
-//! aside for those that fit nowhere; `preempt` looks for victims
-//! where a higher tier finds no room; `reserve` keeps room in the future for those that find
-//! none, and `openings` knows when slices come free; `explain` says why a request waits. All is
+//! aside for those that fit nowhere; `preempt` looks for victims where a higher tier finds no room,
+//! among the leases that `endable` knows; `reserve` keeps room in the future for those that find
+//! none, and `openings` and `supply` know when slices come free; `explain` says why a request waits. All is
 //! integers, steps are limited, and equal views give equal plans. The rules judge every proposal
 //! again, so a mistake here costs capacity and never correctness.
 
 mod advice;
+mod endable;
 mod explain;
 pub mod index;
 mod openings;
@@ -21,6 +22,7 @@ mod reserve;
 mod score;
 mod shift;
 mod solve;
+mod supply;
 
 pub use advice::{Change, NODE_USUAL, Shortfall, Unmet, unmet, unmet_at_sight};
 pub use explain::{
@@ -106,3 +108,8 @@ pub fn host_use(view: StateView<'_>, cluster: ClusterId, node: NodeId) -> (CpuMi
     let used = partition::host_use(view.state, cluster, node);
     (used.cpu, used.memory)
 }
+
+#[cfg(test)]
+pub(crate) use preempt::tests::victims_are_those_of_a_look_at_everything;
+#[cfg(test)]
+pub(crate) use reserve::starts_are_those_of_a_look_at_everything;

@@ -3,124 +3,22 @@
 //! A slice is free from the bought end of its lease on: nothing that runs on it may run longer, so
 //! what is promised on it can be kept. For a hopeful estimate the predicted end is used instead.
 
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
-
-use sublet_protocol::capacity::{Origin, Part, SliceId};
-use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, TenantId};
-use sublet_protocol::requests::{Placement, RequestSpec, Tier};
-use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
+use sublet_protocol::capacity::{Part, SliceId};
+use sublet_protocol::offers::IdleFor;
+use sublet_protocol::requests::{RequestSpec, Tier};
+use sublet_protocol::units::{Millis, Timestamp};
 
 use crate::evolve::taken_away;
-use crate::fit::{self, Candidate};
-use crate::state::{Lease, LeaseStage, RequestStage, State, StateView};
+use crate::fit;
+use crate::state::{Lease, LeaseStage, RequestStage, State};
 
 /// Which end of a lease is counted on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ends {
+pub(crate) enum Ends {
     /// The end that was bought: it is never later.
     Bought,
     /// The end that one run in ten beats, where the request of the lease has a prediction.
     Predicted,
-}
-
-/// A slice that a reservation may count on, and from when on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Spot {
-    pub(super) candidate: Candidate,
-    pub(super) free_at: Timestamp,
-}
-
-/// Slices that one grant can take together but for where they stand.
-pub(super) type Kind = (ClusterId, GpuModel, GpuMilli);
-
-/// Every slice that is offered or leased, and when tenants give back what they hold.
-#[derive(Debug, Default)]
-pub(super) struct Supply {
-    pub(super) kinds: BTreeMap<Kind, Vec<Spot>>,
-    returns: BTreeMap<(TenantId, GpuModel), Vec<(Timestamp, GpuMilli)>>,
-}
-
-impl Supply {
-    /// Of all nodes but those that `is_off` names.
-    pub(super) fn of(
-        view: StateView<'_>,
-        ends: Ends,
-        is_off: impl Fn(&(ClusterId, NodeId)) -> bool,
-    ) -> Supply {
-        let (state, now) = (view.state, view.now);
-        let is_off = |node: &(ClusterId, NodeId)| {
-            is_off(node) || state.nodes.get(node).is_some_and(|node| node.is_paused(now))
-        };
-        let mut supply = Supply::default();
-        for (slice, offer) in state.offers.iter().filter(|(_, offer)| offer.expires_at() > now) {
-            let parts = over_parts(state, *slice, ends, now);
-            if let Some(free_at) = parts.and_then(|at| after_pledge(state, *slice, at))
-                && !is_off(&(slice.cluster, slice.node))
-            {
-                supply.add(Spot { candidate: Candidate::of(offer), free_at });
-            }
-        }
-        for lease in state.leases.values() {
-            let terms = &lease.terms;
-            let free_at = free_at(state, lease, ends, now);
-            let back = free_at.unwrap_or(now);
-            let returns = supply.returns.entry((terms.tenant, terms.model)).or_default();
-            returns.push((back, terms.gpu_total()));
-            let Some(free_at) = free_at else { continue };
-            // What was carved out of a GPU goes back into it: the GPU itself is on offer.
-            let whole = terms.members.iter().filter(|member| member.origin == Origin::Offered);
-            for member in whole {
-                let slice = member.slice;
-                let Some(free_at) = after_pledge(state, slice, free_at) else { continue };
-                let candidate = Candidate {
-                    slice,
-                    capacity: member.capacity,
-                    origin: member.origin,
-                    idle: None,
-                };
-                supply.add(Spot { candidate, free_at });
-            }
-        }
-        supply.returns.values_mut().for_each(|returns| returns.sort());
-        supply
-    }
-
-    fn add(&mut self, spot: Spot) {
-        let capacity = &spot.candidate.capacity;
-        let kind = (spot.candidate.slice.cluster, capacity.model, capacity.gpu);
-        self.kinds.entry(kind).or_default().push(spot);
-    }
-
-    /// How many slices it names.
-    pub(super) fn len(&self) -> usize {
-        self.kinds.values().map(Vec::len).sum()
-    }
-
-    /// What the tenant will have given back of a model at `at`.
-    pub(super) fn returned(&self, tenant: TenantId, model: GpuModel, at: Timestamp) -> GpuMilli {
-        let returns = self.returns.get(&(tenant, model)).into_iter().flatten();
-        let until = returns.take_while(|(back, _)| *back <= at);
-        until.fold(GpuMilli::ZERO, |sum, (_, amount)| sum.saturating_add(*amount))
-    }
-
-    /// When the tenant will have given back `amount` of a model; never, if it holds less.
-    pub(super) fn returns_by(
-        &self,
-        tenant: TenantId,
-        model: GpuModel,
-        amount: GpuMilli,
-    ) -> Option<Timestamp> {
-        let mut sum = GpuMilli::ZERO;
-        let returns = self.returns.get(&(tenant, model)).into_iter().flatten();
-        for (back, part) in returns {
-            sum = sum.saturating_add(*part);
-            if sum >= amount {
-                return Some(*back);
-            }
-        }
-        None
-    }
 }
 
 /// When a lease's slices are free at the latest; never, if its owner or a fault takes them.
@@ -176,7 +74,15 @@ pub(super) fn after_pledge(state: &State, slice: SliceId, at: Timestamp) -> Opti
     let Some(holder) = state.pledged.get(&slice) else { return Some(at) };
     let request = state.requests.get(holder)?;
     let RequestStage::Pledged { until, .. } = request.stage else { return Some(at) };
-    Some(until.max(at).after(state.policy.start_timeout).after(request.spec.duration))
+    Some(over_by(state, &request.spec, until.max(at)))
+}
+
+/// Until when the request that a slice is pledged to may start.
+pub(super) fn pledged_until(state: &State, slice: SliceId) -> Option<Timestamp> {
+    match state.requests.get(state.pledged.get(&slice)?)?.stage {
+        RequestStage::Pledged { until, .. } => Some(until),
+        RequestStage::Waiting | RequestStage::Granted { .. } => None,
+    }
 }
 
 /// When a request granted at `at` has given its slices back at the latest: it may take its time to
@@ -204,10 +110,10 @@ pub(super) enum Trust {
 /// Until when a request may start on what is offered: the idle time must last for its run.
 pub(super) fn start_by(
     spec: &RequestSpec,
-    candidate: &Candidate,
+    idle: Option<(IdleFor, Timestamp)>,
     trust: Trust,
 ) -> Option<Timestamp> {
-    let Some((idle, said_at)) = candidate.idle else { return Some(Timestamp::MAX) };
+    let Some((idle, said_at)) = idle else { return Some(Timestamp::MAX) };
     let Some(promised) = fit::promised(idle, spec.class.tier()) else {
         return Some(Timestamp::MAX);
     };
@@ -244,28 +150,6 @@ pub(super) fn first_together(
         }
     }
     None
-}
-
-/// What may be taken together: all of a kind, those of a node, or those of an island.
-pub(super) type Room = Option<(NodeId, Option<u16>)>;
-
-/// The room a slice stands in, as far as the placement cares.
-pub(super) fn room(placement: Placement, candidate: &Candidate) -> Room {
-    match placement {
-        Placement::Cluster => None,
-        Placement::Node => Some((candidate.slice.node, None)),
-        Placement::Island => Some((candidate.slice.node, Some(candidate.capacity.island))),
-    }
-}
-
-/// A supply that is looked up only if someone asks.
-#[derive(Debug, Default)]
-pub(super) struct Lazy(OnceCell<Supply>);
-
-impl Lazy {
-    pub(super) fn get(&self, make: impl FnOnce() -> Supply) -> &Supply {
-        self.0.get_or_init(make)
-    }
 }
 
 /// A tier may rely on nothing but what is covered if it is the highest: such a lease never rests on

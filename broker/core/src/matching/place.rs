@@ -229,13 +229,15 @@ pub(super) fn reserved(problem: &Problem<'_>, id: RequestId, spec: &RequestSpec)
 
 /// The request's fitting seats, grouped as a grant must be.
 pub(super) fn fitting(problem: &Problem<'_>, id: RequestId, request: &Request) -> Alike {
-    fitting_within(problem, (id, request), Within::All)
+    fitting_within(problem, (id, request), Within::All, 1)
 }
 
+/// As [`fitting`], of a part of the fleet, and without nodes of fewer than `least` slots.
 fn fitting_within(
     problem: &Problem<'_>,
     (id, request): (RequestId, &Request),
     within: Within<'_>,
+    least: usize,
 ) -> Alike {
     let (state, now) = (problem.view.state, problem.view.now);
     let spec = &request.spec;
@@ -244,7 +246,8 @@ fn fitting_within(
     let claim = if within.given().is_some() { claim.behind_all() } else { claim };
     let nodes = within.nodes(&problem.nodes).map(|ordinal| (ordinal, &problem.nodes[ordinal]));
     let is_open = |node: &NodeSlots| !problem.closed.contains(&(node.cluster, node.node));
-    for (ordinal, node) in nodes.filter(|(_, node)| is_open(node)) {
+    let nodes = nodes.filter(|(_, node)| node.slots.len() >= least && is_open(node));
+    for (ordinal, node) in nodes {
         for (place, slot) in node.slots.iter().enumerate() {
             if !within.allows(node, slot.candidate.capacity.model) {
                 continue;
@@ -345,7 +348,12 @@ pub(super) fn pick_within(
     let count = usize::try_from(request.spec.count).ok()?;
     let mut best: Option<(Rank, Pick)> = None;
     let mut scores = score::Scores::new(problem, &request.spec);
-    for ((cluster, model, gpu), groups) in fitting_within(problem, (id, request), within) {
+    // Each slot gives at most one seat.
+    let least = match request.spec.placement {
+        Placement::Cluster => 1,
+        Placement::Node | Placement::Island => count,
+    };
+    for ((cluster, model, gpu), groups) in fitting_within(problem, (id, request), within, least) {
         let Some(price) = price(state, request, cluster, model) else { continue };
         let total = gpu.checked_mul(u64::from(request.spec.count))?;
         let given = within.given();

@@ -3,55 +3,29 @@
 //!
 //! One request's victims are all at one site, so it ends leases in one cluster only.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::{PlanGroup, PlanMember};
-use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId};
-use sublet_protocol::leases::EndReason;
-use sublet_protocol::requests::Placement;
+use sublet_protocol::ids::{ClusterId, LeaseId, RequestId};
 use sublet_protocol::units::GpuMilli;
 
+use super::endable::{Site, Sites, Victim, site};
 use super::place::{self, fitting, price};
 use super::problem::Problem;
 use super::reserve::Claim;
 use super::solve::{Spent, want};
-use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
-use crate::preemption::{self, Order, Place};
+use crate::preemption;
 use crate::quota::{Charges, Want};
 use crate::reclaim::{self, After, Claimant};
-use crate::state::{Lease, LeaseStage, Request, RequestStage, State, StateView};
+use crate::state::{Lease, Request, RequestStage, State, StateView};
 
-/// Slices that can serve one request together: alike, and as close as asked.
-type Site = (ClusterId, GpuModel, GpuMilli, Option<NodeId>, Option<u16>);
-
-fn site(placement: Placement, candidate: &Candidate) -> Site {
-    let (slice, capacity) = (&candidate.slice, &candidate.capacity);
-    let node = match placement {
-        Placement::Cluster => None,
-        Placement::Node | Placement::Island => Some(slice.node),
-    };
-    let island = match placement {
-        Placement::Cluster | Placement::Node => None,
-        Placement::Island => Some(capacity.island),
-    };
-    (slice.cluster, capacity.model, capacity.gpu, node, island)
-}
-
-/// A lease that may be ended, and what of it the request could use.
-#[derive(Debug, Clone)]
-struct Victim {
-    lease: LeaseId,
-    place: Place,
-    slices: Vec<SliceId>,
-}
-
-/// What a site could give: free slots, and victims in the order in which they go.
-#[derive(Debug, Default)]
+/// What is free of a site.
+#[derive(Debug, Clone, Default)]
 struct Room {
     free: Vec<PlanMember>,
-    victims: Vec<Victim>,
     /// Free slots that others have reserved.
     reserved: usize,
 }
@@ -86,6 +60,8 @@ pub(super) enum Hindrance {
     Lent,
     /// There is, but too many were preempted in the last hour.
     Budget,
+    /// This plan has looked at enough leases.
+    Unsure,
 }
 
 /// Frees room for the request in the plan; nothing if that cannot be done now.
@@ -95,11 +71,20 @@ pub(super) fn preempt(
     id: RequestId,
     request: &Request,
 ) -> Option<PlanGroup> {
+    if !problem.endable.has_any(&Claimant::of(request)) {
+        return None;
+    }
+    let doomed = u32::try_from(spent.doomed.len()).unwrap_or(u32::MAX);
+    if doomed >= preemption::budget_left(problem.view.state, problem.view.now) {
+        spent.is_over_budget = true;
+        return None;
+    }
     let chosen = choose(problem, spent, id, request);
     spent.is_over_budget |= matches!(chosen, Err(Hindrance::Budget));
     spent.is_over_lent = matches!(chosen, Err(Hindrance::Lent));
+    spent.is_unsure |= matches!(chosen, Err(Hindrance::Unsure));
     let (want, Choice { victims, freed, members }) = chosen.ok()?;
-    let victims: Vec<LeaseId> = victims.into_iter().map(|victim| victim.lease).collect();
+    let victims: Vec<LeaseId> = victims.into_iter().map(|victim| victim.place.lease).collect();
     spent.doomed.extend(victims.iter().copied());
     // What is freed is not held yet, but two pledges must not count on the same quota.
     spent.give(problem.view.state, &want);
@@ -155,48 +140,73 @@ fn choose(
     let count = usize::try_from(request.spec.count).map_err(|_| Hindrance::Victims)?;
     let is_blind = state.leaves_out(Mutation::FirstVictims);
     let mut hindrance = Hindrance::Victims;
-    // Quotas as they will be once all that were preempted are gone.
-    let mut after_ends = spent.charges.clone();
-    for id in preempted(state).chain(spent.doomed.iter().copied()) {
-        give_back(&mut after_ends, state, id);
-    }
-    let lent = Lent::of(state, request, spent, &after_ends);
+    let sites = problem.endable.sites(&problem.closed, request).ok_or(Hindrance::Unsure)?;
+    let mut rooms = Rooms::of(problem, &sites, id, request);
+    let after_ends = OnceCell::new();
+    let after_ends = || after_ends.get_or_init(|| after_ends_of(problem, spent));
+    let lent = Lent::of(problem, request, spent, after_ends);
     let mut best: Option<(Want, Choice)> = None;
-    for (site, room) in rooms(problem, spent, id, request) {
-        let (cluster, model, gpu, _, _) = site;
+    for (site, victims) in sites.iter() {
+        let (cluster, model, gpu, _, _) = *site;
         let total = gpu.checked_mul(u64::from(request.spec.count)).ok_or(Hindrance::Victims)?;
+        let room = rooms.free.remove(site).unwrap_or_default();
+        if room.free.len() >= count || room.free.len().saturating_add(victims.slices) < count {
+            continue;
+        }
         let Some(price) = price(state, request, cluster, model) else { continue };
-        let want = want(request, model, total, price);
-        let (choice, is_over_lent) = fewest(room, count, &|victims| lent.is_fair(victims, total));
+        let willing = victims.in_order.iter().filter(|victim| rooms.may_go(problem, spent, victim));
+        let is_fair = |victims: &[Victim]| lent.is_fair(victims, total);
+        let (choice, is_over_lent) = fewest(room, willing, count, &is_fair);
         let Some(choice) = choice else {
             if is_over_lent && hindrance == Hindrance::Victims {
                 hindrance = Hindrance::Lent;
             }
             continue;
         };
-        let mut charges = after_ends.clone();
+        if best.as_ref().is_some_and(|(_, known)| choice.harm(is_blind) >= known.harm(is_blind)) {
+            continue;
+        }
+        let want = want(request, model, total, price);
+        let mut charges = after_ends().clone();
         for victim in &choice.victims {
-            give_back(&mut charges, state, victim.lease);
+            give_back(&mut charges, state, victim.place.lease);
         }
         if charges.obstacle(&state.tree, &want, now).is_some() {
             continue;
         }
-        let doomed = spent.doomed.iter().filter(|lease| {
-            state.leases.get(lease).is_some_and(|lease| lease.terms.cluster == cluster)
-        });
-        let here = u32::try_from(doomed.count() + choice.victims.len()).unwrap_or(u32::MAX);
-        let all = spent.doomed.len() + choice.victims.len();
-        let all = u32::try_from(all).unwrap_or(u32::MAX);
-        let (of_cluster, of_cell) = preemption::budgets_left(state, cluster, now);
-        if here > of_cluster || all > of_cell {
+        if !is_within_budget(problem, spent, cluster, choice.victims.len()) {
             hindrance = Hindrance::Budget;
             continue;
         }
-        if best.as_ref().is_none_or(|(_, known)| choice.harm(is_blind) < known.harm(is_blind)) {
-            best = Some((want, choice));
-        }
+        best = Some((want, choice));
     }
     best.ok_or(hindrance)
+}
+
+/// Whether so many more leases may be ended in the cluster, and in the cell, in this hour.
+fn is_within_budget(
+    problem: &Problem<'_>,
+    spent: &Spent,
+    cluster: ClusterId,
+    victims: usize,
+) -> bool {
+    let (state, now) = (problem.view.state, problem.view.now);
+    let doomed = spent.doomed.iter().filter(|lease| {
+        state.leases.get(lease).is_some_and(|lease| lease.terms.cluster == cluster)
+    });
+    let here = u32::try_from(doomed.count() + victims).unwrap_or(u32::MAX);
+    let all = u32::try_from(spent.doomed.len() + victims).unwrap_or(u32::MAX);
+    let (of_cluster, of_cell) = preemption::budgets_left(state, cluster, now);
+    here <= of_cluster && all <= of_cell
+}
+
+/// Quotas as they will be once all that were preempted are gone.
+fn after_ends_of(problem: &Problem<'_>, spent: &Spent) -> Charges {
+    let mut charges = spent.charges.clone();
+    for id in problem.endable.preempted().into_iter().chain(spent.doomed.iter().copied()) {
+        give_back(&mut charges, problem.view.state, id);
+    }
+    charges
 }
 
 /// What may be taken back of what was lent.
@@ -208,14 +218,23 @@ struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    fn of(state: &'a State, request: &Request, spent: &Spent, after_ends: &Charges) -> Lent<'a> {
+    fn of<'c>(
+        problem: &Problem<'a>,
+        request: &Request,
+        spent: &Spent,
+        after_ends: impl Fn() -> &'c Charges,
+    ) -> Lent<'a> {
+        let state = problem.view.state;
         let after = state.tree.may_take_back(request.tenant).then(|| {
             let mut victims = Charges::NONE;
-            for id in preempted(state).chain(spent.doomed.iter().copied()) {
+            let preempted = problem.endable.preempted().into_iter();
+            for id in preempted.chain(spent.doomed.iter().copied()) {
                 give_back(&mut victims, state, id);
             }
-            let mut after = After { claimant: after_ends.clone(), victims };
-            after.end_what_ends(state);
+            let mut after = After { claimant: after_ends().clone(), victims };
+            for id in problem.endable.ending() {
+                after.end(state, id);
+            }
             after
         });
         Lent { state, claimant: Claimant::of(request), after }
@@ -224,27 +243,19 @@ impl<'a> Lent<'a> {
     /// Whether these may end together for a grant of `gpu`.
     fn is_fair(&self, victims: &[Victim], gpu: GpuMilli) -> bool {
         let Some(after) = &self.after else { return true };
-        let bound =
-            victims.iter().filter(|one| reclaim::is_bound(self.state, one.lease, &self.claimant));
-        let bound: Vec<LeaseId> = bound.map(|victim| victim.lease).collect();
+        let leases = victims.iter().map(|victim| victim.place.lease);
+        let is_bound = |lease: &LeaseId| reclaim::is_bound(self.state, *lease, &self.claimant);
+        let bound: Vec<LeaseId> = leases.clone().filter(is_bound).collect();
         if bound.is_empty() {
             return true;
         }
         let mut after = after.clone();
-        for victim in victims {
-            after.end(self.state, victim.lease);
+        for lease in leases {
+            after.end(self.state, lease);
         }
         let is_fair = |lease| reclaim::is_fair(self.state, &self.claimant, lease, (&after, gpu));
         bound.into_iter().all(is_fair)
     }
-}
-
-/// Leases that were preempted and have not ended.
-fn preempted(state: &State) -> impl Iterator<Item = LeaseId> + '_ {
-    let ending = state.leases.iter().filter(|(_, lease)| {
-        matches!(lease.stage, LeaseStage::Ending { cause: EndReason::Preempted, .. })
-    });
-    ending.map(|(id, _)| *id)
 }
 
 /// Counts what a lease holds as given back.
@@ -254,64 +265,57 @@ fn give_back(charges: &mut Charges, state: &State, lease: LeaseId) {
     }
 }
 
-/// What each site could give, sites in order.
-fn rooms(
-    problem: &Problem<'_>,
-    spent: &Spent,
-    id: RequestId,
-    request: &Request,
-) -> BTreeMap<Site, Room> {
-    let (state, now) = (problem.view.state, problem.view.now);
-    let (spec, claimant) = (&request.spec, Claimant::of(request));
-    let claim = Claim::of(problem.view, id, spec);
-    let mut rooms: BTreeMap<Site, Room> = BTreeMap::new();
-    let order = Order::of(state, now);
-    let running = state.leases.iter().filter(|(lease, _)| !spent.doomed.contains(lease));
-    let mut victims: Vec<(Place, LeaseId)> = running
-        .filter(|(lease, _)| reclaim::may_end(state, **lease, &claimant, now))
-        .map(|(lease, entry)| (order.place(entry), *lease))
-        .collect();
-    victims.sort();
-    for (place, lease) in victims {
-        let mut freed: BTreeMap<Site, Vec<SliceId>> = BTreeMap::new();
-        let freed_by = fit::freed_by(state, lease, spec, now);
-        // Nobody is ended for what others have reserved.
-        if !freed_by.iter().all(|one| problem.reservations.allows(one.slice, &claim)) {
-            continue;
+/// What of the sites with victims is free already, and which victims may go.
+struct Rooms {
+    free: BTreeMap<Site, Room>,
+    claim: Claim,
+}
+
+impl Rooms {
+    fn of(problem: &Problem<'_>, sites: &Sites, id: RequestId, request: &Request) -> Rooms {
+        let spec = &request.spec;
+        let claim = Claim::of(problem.view, id, spec);
+        let mut free: BTreeMap<Site, Room> = BTreeMap::new();
+        if sites.is_empty() {
+            return Rooms { free, claim };
         }
-        let is_open = |slice: SliceId| !problem.closed.contains(&(slice.cluster, slice.node));
-        for candidate in freed_by.into_iter().filter(|candidate| is_open(candidate.slice)) {
-            freed.entry(site(spec.placement, &candidate)).or_default().push(candidate.slice);
-        }
-        for (site, slices) in freed {
-            rooms.entry(site).or_default().victims.push(Victim { lease, place, slices });
-        }
-    }
-    if rooms.is_empty() {
-        return rooms;
-    }
-    for candidate in place::reserved(problem, id, spec) {
-        if let Some(room) = rooms.get_mut(&site(spec.placement, &candidate)) {
-            room.reserved += 1;
-        }
-    }
-    for (node, seats) in fitting(problem, id, request).into_values().flatten() {
-        for seat in seats {
-            let generation = problem.nodes[node].slots[seat.slot].generation;
-            let member = PlanMember { slice: seat.candidate.slice, generation };
-            if let Some(room) = rooms.get_mut(&site(spec.placement, &seat.candidate)) {
-                room.free.push(member);
+        for candidate in place::reserved(problem, id, spec) {
+            let site = site(spec.placement, &candidate);
+            if sites.contains_key(&site) {
+                free.entry(site).or_default().reserved += 1;
             }
         }
+        for (node, seats) in fitting(problem, id, request).into_values().flatten() {
+            for seat in seats {
+                let generation = problem.nodes[node].slots[seat.slot].generation;
+                let member = PlanMember { slice: seat.candidate.slice, generation };
+                let site = site(spec.placement, &seat.candidate);
+                if sites.contains_key(&site) {
+                    free.entry(site).or_default().free.push(member);
+                }
+            }
+        }
+        Rooms { free, claim }
     }
-    rooms
+
+    /// Whether this plan does not end the victim yet: nobody is ended for what others have reserved.
+    fn may_go(&self, problem: &Problem<'_>, spent: &Spent, victim: &Victim) -> bool {
+        let mut freed = victim.slices.iter().chain(&victim.elsewhere);
+        !spent.doomed.contains(&victim.place.lease)
+            && freed.all(|slice| problem.reservations.allows(*slice, &self.claim))
+    }
 }
 
 /// The first victims that suffice together with the free slots, less those that are not needed.
 ///
 /// Whom `is_fair` does not let go together with those before it is left out; whether that happened is
 /// the second answer.
-fn fewest(room: Room, count: usize, is_fair: &dyn Fn(&[Victim]) -> bool) -> (Option<Choice>, bool) {
+fn fewest<'v>(
+    room: Room,
+    victims: impl Iterator<Item = &'v Victim>,
+    count: usize,
+    is_fair: &dyn Fn(&[Victim]) -> bool,
+) -> (Option<Choice>, bool) {
     let mut members = room.free;
     members.truncate(count);
     let mut missing = count - members.len();
@@ -319,15 +323,14 @@ fn fewest(room: Room, count: usize, is_fair: &dyn Fn(&[Victim]) -> bool) -> (Opt
         return (None, false);
     }
     let (mut picked, mut is_over_lent): (Vec<Victim>, bool) = (Vec::new(), false);
-    for victim in room.victims {
-        let freed = victim.slices.len();
-        picked.push(victim);
+    for victim in victims {
+        picked.push(victim.clone());
         if !is_fair(&picked) {
             picked.pop();
             is_over_lent = true;
             continue;
         }
-        missing = missing.saturating_sub(freed);
+        missing = missing.saturating_sub(victim.slices.len());
         if missing == 0 {
             break;
         }
@@ -362,4 +365,4 @@ fn fewest(room: Room, count: usize, is_fair: &dyn Fn(&[Victim]) -> bool) -> (Opt
 
 #[cfg(test)]
 #[path = "preempt_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -11,6 +11,8 @@ use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
 use super::Limits;
+use super::endable::Endable;
+use super::index::Known;
 use super::order::{Line, lines};
 use super::reserve::Reservations;
 use crate::fit::Candidate;
@@ -91,13 +93,15 @@ pub(super) struct Problem<'a> {
     pub(super) closed: BTreeSet<(ClusterId, NodeId)>,
     pub(super) reservations: Reservations<'a>,
     typical: OnceCell<Typical>,
+    /// The leases that may be ended, as far as someone has asked.
+    pub(super) endable: Endable<'a>,
 }
 
 impl<'a> Problem<'a> {
     /// All that is free and all that waits.
     pub(super) fn within(view: StateView<'a>, limits: &Limits) -> Problem<'a> {
         let (nodes, lines) = (nodes(view.state, view.now), lines(view.state, view.now));
-        Problem { nodes, lines, ..Problem::bare(view, limits) }
+        Problem { nodes, lines, ..Problem::bare(view, limits, None) }
     }
 
     /// Scores placements for this load instead of for what waits.
@@ -115,12 +119,17 @@ impl<'a> Problem<'a> {
         })
     }
 
-    /// With no slots and no queue yet.
-    pub(super) fn bare(view: StateView<'a>, limits: &Limits) -> Problem<'a> {
+    /// With no slots and no queue yet; what an index knows of leases is not looked up again.
+    pub(super) fn bare(
+        view: StateView<'a>,
+        limits: &Limits,
+        known: Option<&'a Known>,
+    ) -> Problem<'a> {
         let (closed, typical) = (limits.closed.clone(), OnceCell::new());
-        let reservations = Reservations::of(view, closed.clone());
+        let endable = Endable::of(view, known.map(|known| &known.running));
+        let reservations = Reservations::of(view, closed.clone(), known);
         let (nodes, lines) = (Vec::new(), Vec::new());
-        Problem { view, nodes, lines, closed, reservations, typical }
+        Problem { view, nodes, lines, closed, reservations, typical, endable }
     }
 
     /// Adds the slots of these nodes, which are not there yet.
@@ -174,16 +183,36 @@ fn nodes(state: &State, now: Timestamp) -> Vec<NodeSlots> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     tenant: TenantId,
+    fit: Fit,
+    count: u32,
+    max_price: Option<MicroCredits>,
+    /// The declared time, where a budget must cover it.
+    budgeted: Option<Seconds>,
+}
+
+/// What a slice must be to serve a request, and how close to the others it must stand: for whom this is
+/// the same, the same slices fit, but for how long and at which price.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Fit {
     class: Class,
     placement: Placement,
-    count: u32,
     amounts: (GpuMilli, MiB, CpuMilli, MiB),
-    max_price: Option<MicroCredits>,
     models: Vec<GpuModel>,
     regions: Vec<Region>,
     capability: Capability,
-    /// The declared time, where a budget must cover it.
-    budgeted: Option<Seconds>,
+}
+
+impl Fit {
+    pub(super) fn of(spec: &RequestSpec) -> Fit {
+        Fit {
+            class: spec.class,
+            placement: spec.placement,
+            amounts: (spec.gpu, spec.memory, spec.cpu, spec.host_memory),
+            models: spec.models.clone(),
+            regions: spec.regions.clone(),
+            capability: spec.capability,
+        }
+    }
 }
 
 impl Shape {
@@ -191,33 +220,28 @@ impl Shape {
         // Every field by name: whoever adds one decides whether it tells requests apart.
         let RequestSpec {
             project: _,
-            class,
+            class: _,
             priority: _,
-            models,
+            models: _,
             count,
-            gpu,
-            memory,
-            cpu,
-            host_memory,
-            placement,
+            gpu: _,
+            memory: _,
+            cpu: _,
+            host_memory: _,
+            placement: _,
             duration,
             max_price,
-            regions,
-            capability,
+            regions: _,
+            capability: _,
             on_recall: _,
             workload: _,
             prediction: _,
         } = spec;
         Shape {
             tenant,
-            class: *class,
-            placement: *placement,
+            fit: Fit::of(spec),
             count: *count,
-            amounts: (*gpu, *memory, *cpu, *host_memory),
             max_price: *max_price,
-            models: models.clone(),
-            regions: regions.clone(),
-            capability: *capability,
             budgeted: state.tree.has_budget(tenant).then_some(*duration),
         }
     }

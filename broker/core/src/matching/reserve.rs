@@ -11,8 +11,10 @@
 //! A new reservation stands behind those of its tier on each of its slices. It may still start in a gap
 //! before them, like everyone: whoever fits now, and gives back in time, is granted.
 
+mod keeps;
 mod start;
 
+use std::cell::{Cell, OnceCell};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,15 +24,21 @@ use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, RequestId, TenantId};
 use sublet_protocol::requests::{PromiseCause, RequestSpec, Tier};
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
-use super::openings::{Ends, Kind, Lazy, Supply, over_by};
+use super::index::Known;
+use super::openings::{Ends, over_by};
 use super::problem::Shape;
 use super::solve::Spent;
+use super::supply::{Kind, Supply};
 use crate::state::{PROMISES_MAX, Request, StateView};
+
+use keeps::Keeps;
+pub(crate) use keeps::{Devices, device};
+pub(crate) use start::all_there_at;
 
 /// This many requests of a tier hold reservations at once (conservative backfill). Beyond them each
 /// tenant's first request that finds no room still takes one (EASY backfill).
 pub(super) const CONSERVATIVE_MAX: usize = 100;
-/// Most slices that one plan looks at for new starts; a search that has begun is ended.
+/// Most nodes and slices that one plan looks at for new starts; a search that has begun is ended.
 const STEPS_MAX: usize = 1_000_000;
 /// A start that is missed by less is not taken for broken: a guest has its grace after the bought
 /// end, and its agent a moment to offer the slice again.
@@ -62,6 +70,11 @@ impl Claim {
         Claim { tier: Tier::Opportunistic, ..self }
     }
 
+    /// Whether the span is another's who comes first.
+    fn is_behind(&self, keep: &Keep) -> bool {
+        keep.request != self.request && keep.tier >= self.tier
+    }
+
     pub(super) fn of(view: StateView<'_>, request: RequestId, spec: &RequestSpec) -> Claim {
         let until = over_by(view.state, spec, view.now);
         Claim { request, tier: spec.class.tier(), until }
@@ -80,7 +93,6 @@ struct Keep {
 /// What a request holds in the future.
 #[derive(Debug, Clone)]
 struct Held {
-    tenant: TenantId,
     tier: Tier,
     model: GpuModel,
     total: GpuMilli,
@@ -115,9 +127,13 @@ pub(super) struct Start {
 pub(super) struct Reservations<'a> {
     view: StateView<'a>,
     off: BTreeSet<(ClusterId, NodeId)>,
-    supply: Lazy,
-    kept: BTreeMap<SliceId, Vec<Keep>>,
+    /// What an index knows, or what is looked up if someone asks.
+    known: Option<&'a Known>,
+    supply: OnceCell<Supply>,
+    kept: Keeps<'a>,
     held: BTreeMap<RequestId, Held>,
+    /// By tenant: those that hold one.
+    of_tenant: BTreeMap<TenantId, BTreeSet<RequestId>>,
     /// Promises that cannot be kept as they are.
     broken: BTreeMap<RequestId, PromiseCause>,
     /// Requests that this plan has served.
@@ -126,27 +142,33 @@ pub(super) struct Reservations<'a> {
     taken: BTreeMap<SliceId, Timestamp>,
     /// Shapes for which no start is known.
     barren: BTreeSet<Shape>,
-    /// Slices looked at.
-    steps: usize,
+    /// Nodes and slices looked at.
+    steps: Cell<usize>,
     /// How many hold one in each tier.
     count: BTreeMap<Tier, usize>,
 }
 
 impl<'a> Reservations<'a> {
     /// The promises of the state, each at the earliest instant at which it can be kept. The nodes
-    /// that are `off` are not looked at for new ones.
-    pub(super) fn of(view: StateView<'a>, off: BTreeSet<(ClusterId, NodeId)>) -> Reservations<'a> {
+    /// that are `off` are not looked at for new ones. What an index knows must be up to date.
+    pub(super) fn of(
+        view: StateView<'a>,
+        off: BTreeSet<(ClusterId, NodeId)>,
+        known: Option<&'a Known>,
+    ) -> Reservations<'a> {
         let mut own = Reservations {
             view,
             off,
-            supply: Lazy::default(),
-            kept: BTreeMap::new(),
+            known,
+            supply: OnceCell::new(),
+            kept: Keeps::new(known.map(|known| known.promises.devices())),
             held: BTreeMap::new(),
+            of_tenant: BTreeMap::new(),
             broken: BTreeMap::new(),
             served: BTreeSet::new(),
             taken: BTreeMap::new(),
             barren: BTreeSet::new(),
-            steps: 0,
+            steps: Cell::new(0),
             count: BTreeMap::new(),
         };
         let requests = &view.state.requests;
@@ -157,8 +179,9 @@ impl<'a> Reservations<'a> {
         let mut promised: Vec<_> = promised.collect();
         promised.sort_by_key(|(tier, made_by, ..)| (*tier, *made_by));
         for (_, _, id, request, promise) in promised {
-            match own.keepable(id, request, promise) {
-                Ok(start) => own.hold(id, request, start),
+            let there = own.known.and_then(|known| known.promises.there_at(id));
+            match own.keepable((id, request), promise, there) {
+                Ok(start) => own.hold_at(id, request, &start, there.map(|(_, places)| places)),
                 Err(cause) => {
                     own.broken.insert(id, cause);
                 }
@@ -189,14 +212,7 @@ impl<'a> Reservations<'a> {
         slice: SliceId,
         claim: &'s Claim,
     ) -> impl Iterator<Item = &'s Keep> + 's {
-        let device = SliceId { part: Part::Whole, ..slice };
-        let same = move |other: &SliceId| {
-            (other.cluster, other.node, other.device) == (slice.cluster, slice.node, slice.device)
-        };
-        let on_device = self.kept.range(device..).take_while(move |(other, _)| same(other));
-        let on_slice = on_device.filter(move |(other, _)| other.part.overlaps(slice.part));
-        let keeps = on_slice.flat_map(|(_, keeps)| keeps);
-        keeps.filter(|keep| keep.request != claim.request && keep.tier >= claim.tier)
+        self.kept.on(slice).filter(|keep| claim.is_behind(keep))
     }
 
     /// Whether `total` of a model leaves the tenant's own reservations their quota.
@@ -208,9 +224,9 @@ impl<'a> Reservations<'a> {
         total: GpuMilli,
     ) -> bool {
         let (tenant, claim) = (request.tenant, Claim::of(self.view, id, &request.spec));
-        let before = self.held.iter().filter(|(other, held)| {
-            let is_own = held.tenant == tenant && held.model == model;
-            is_own && **other != id && held.tier >= claim.tier && held.start < claim.until
+        let before = self.own(tenant).filter(|(other, held)| {
+            let is_before = held.tier >= claim.tier && held.start < claim.until;
+            held.model == model && **other != id && is_before
         });
         let left = spent.room(self.view.state, tenant, model);
         let mut needed = total;
@@ -236,9 +252,14 @@ impl<'a> Reservations<'a> {
 
     /// What the tenant has reserved of a model.
     pub(super) fn reserved(&self, tenant: TenantId, model: GpuModel) -> GpuMilli {
-        let own = self.held.values();
-        let own = own.filter(|held| held.tenant == tenant && held.model == model);
-        own.fold(GpuMilli::ZERO, |sum, held| sum.saturating_add(held.total))
+        let own = self.own(tenant).filter(|(_, held)| held.model == model);
+        own.fold(GpuMilli::ZERO, |sum, (_, held)| sum.saturating_add(held.total))
+    }
+
+    /// What the tenant's requests hold in the future.
+    fn own(&self, tenant: TenantId) -> impl Iterator<Item = (&RequestId, &Held)> {
+        let own = self.of_tenant.get(&tenant).into_iter().flatten();
+        own.filter_map(|id| self.held.get_key_value(id))
     }
 
     /// This plan has granted these slices. What the request had reserved is kept until the plan is
@@ -281,7 +302,7 @@ impl<'a> Reservations<'a> {
             }
             let Some(cause) = self.broken.remove(&id) else { continue };
             groups.push(match found {
-                Ok(start) => self.promise(id, request, start, cause),
+                Ok(start) => self.promise(id, request, &start, cause),
                 Err(_) => PlanGroup::Withdraw { request: id, cause },
             });
         }
@@ -308,7 +329,7 @@ impl<'a> Reservations<'a> {
             // What could start at once was refused for a reason that is not known here.
             Ok(start) if start.at <= self.view.now => (None, Fate::Unsure),
             Ok(start) => {
-                (Some(self.promise(id, request, start, PromiseCause::Queued)), Fate::Holds)
+                (Some(self.promise(id, request, &start, PromiseCause::Queued)), Fate::Holds)
             }
             Err(fate) => (None, fate),
         }
@@ -336,7 +357,7 @@ impl<'a> Reservations<'a> {
         if !is_worth_it || start.at <= now || start.at >= state.promises[&id].start() {
             return None;
         }
-        Some(self.promise(id, request, start, PromiseCause::Earlier))
+        Some(self.promise(id, request, &start, PromiseCause::Earlier))
     }
 
     /// The earliest start of a request beside all reservations before it, by the given ends.
@@ -348,15 +369,13 @@ impl<'a> Reservations<'a> {
     ) -> Option<Start> {
         match ends {
             Ends::Bought => self.place(self.supply(), spent, id, request),
-            Ends::Predicted => {
-                let is_off = |node: &(ClusterId, NodeId)| self.off.contains(node);
-                self.place(&Supply::of(self.view, ends, is_off), spent, id, request)
-            }
+            Ends::Predicted => self.place(&Supply::of(self.view, ends), spent, id, request),
         }
     }
 
     fn supply(&self) -> &Supply {
-        self.supply.get(|| Supply::of(self.view, Ends::Bought, |node| self.off.contains(node)))
+        let make = || Supply::of(self.view, Ends::Bought);
+        self.known.map_or_else(|| self.supply.get_or_init(make), |known| &known.supply)
     }
 
     /// Whether one more reservation may be taken: each tenant's first one of a tier may, and more while
@@ -364,19 +383,20 @@ impl<'a> Reservations<'a> {
     fn has_place(&self, spent: &Spent, request: &Request) -> bool {
         let (tenant, tier) = (request.tenant, request.spec.class.tier());
         let count = self.count.get(&tier).copied().unwrap_or(0);
-        let own = |held: &Held| held.tier == tier && held.tenant == tenant;
         if self.held.len() + self.broken.len() >= PROMISES_MAX {
             return false;
         }
-        (count < CONSERVATIVE_MAX && self.has_quota_now(spent, request))
-            || !self.held.values().any(own)
+        !self.own(tenant).any(|(_, held)| held.tier == tier)
+            || (count < CONSERVATIVE_MAX && self.has_quota_now(spent, request))
     }
 
     fn has_quota_now(&self, spent: &Spent, request: &Request) -> bool {
         let (state, tenant) = (self.view.state, request.tenant);
         let models = &request.spec.models;
-        let known = self.supply().kinds.keys().map(|(_, model, _)| *model);
-        let mut allowed = known.filter(|model| models.is_empty() || models.contains(model));
+        let known: BTreeSet<GpuModel> =
+            self.supply().kinds().keys().map(|(_, model, _)| *model).collect();
+        let mut allowed =
+            known.into_iter().filter(|model| models.is_empty() || models.contains(model));
         allowed.any(|model| {
             let needed = request.spec.gpu_total().saturating_add(self.reserved(tenant, model));
             needed <= spent.room(state, tenant, model)
@@ -387,25 +407,40 @@ impl<'a> Reservations<'a> {
         &mut self,
         id: RequestId,
         request: &Request,
-        start: Start,
+        start: &Start,
         cause: PromiseCause,
     ) -> PlanGroup {
         let (at, not_before, slices) = (start.at, start.not_before, start.slices.clone());
-        self.hold(id, request, start);
+        self.hold_at(id, request, start, None);
         PlanGroup::Promise { request: id, start: at, not_before, slices, cause }
     }
 
-    fn hold(&mut self, id: RequestId, request: &Request, start: Start) {
+    /// Keeps slices from a start on; `places` are the numbers of their GPUs, if they are known.
+    fn hold_at(
+        &mut self,
+        id: RequestId,
+        request: &Request,
+        start: &Start,
+        places: Option<&[(u32, Part)]>,
+    ) {
         let Start { at, slices, kind: (_, model, gpu), .. } = start;
-        let tier = request.spec.class.tier();
+        let (at, model, gpu, tier) = (*at, *model, *gpu, request.spec.class.tier());
         let until = over_by(self.view.state, &request.spec, at);
-        for slice in &slices {
-            let keeps = self.kept.entry(*slice).or_default();
-            keeps.push(Keep { from: at, until, request: id, tier });
-            keeps.sort_by_key(|keep| keep.from);
+        let keep = Keep { from: at, until, request: id, tier };
+        match places {
+            Some(places) => {
+                places.iter().for_each(|(number, part)| self.kept.add(*number, *part, keep));
+            }
+            None => {
+                for slice in slices {
+                    let number = self.kept.number(slice);
+                    self.kept.add(number, slice.part, keep);
+                }
+            }
         }
         let total = GpuMilli::new(gpu.get().saturating_mul(u64::from(request.spec.count)));
-        let held = Held { tenant: request.tenant, tier, model, total, start: at };
+        self.of_tenant.entry(request.tenant).or_default().insert(id);
+        let held = Held { tier, model, total, start: at };
         if self.held.insert(id, held).is_none() {
             *self.count.entry(tier).or_default() += 1;
         }
@@ -416,10 +451,9 @@ impl<'a> Reservations<'a> {
         if self.barren.contains(&shape) {
             return Err(Fate::Barren);
         }
-        if self.steps >= STEPS_MAX {
+        if self.steps.get() >= STEPS_MAX {
             return Err(Fate::Unsure);
         }
-        self.steps = self.steps.saturating_add(self.supply().len());
         let found = self.place(self.supply(), spent, id, request);
         if found.is_none() {
             self.barren.insert(shape);
@@ -427,3 +461,6 @@ impl<'a> Reservations<'a> {
         found.ok_or(Fate::Barren)
     }
 }
+
+#[cfg(test)]
+pub(crate) use start::tests::starts_are_those_of_a_look_at_everything;

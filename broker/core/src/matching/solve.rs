@@ -38,6 +38,8 @@ pub(super) struct Spent {
     pub(super) is_over_budget: bool,
     /// Whether the last request would be served if more of what was lent could be taken back.
     pub(super) is_over_lent: bool,
+    /// Whether more might end if this plan looked at more leases.
+    pub(super) is_unsure: bool,
 }
 
 impl Spent {
@@ -219,6 +221,7 @@ impl Walk {
                 source.bring(problem, id);
                 let moves = self.shifts.moves();
                 let (is_served, fate) = self.serve(problem, tier, id, request);
+                let is_lasting = is_lasting && !self.spent.is_unsure;
                 let (spent, reservations) = (&self.spent, &problem.reservations);
                 let trial = Trial { is_served, is_lasting, fate, spent, reservations };
                 source.tried(view.state, id, &trial);

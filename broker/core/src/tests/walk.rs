@@ -327,14 +327,19 @@ fn whims(world: &World, whim: u8) -> Limits {
 }
 
 /// Follows a world with an index, as a leader's shell does.
+#[derive(Clone)]
 struct Follower {
     index: Index,
     heard: usize,
+    /// How many first starts were found, and sets of victims.
+    starts: usize,
+    victims: usize,
 }
 
 impl Follower {
     fn of(world: &World) -> Follower {
-        Follower { index: Index::of(&world.state), heard: world.journal.len() }
+        let (index, heard) = (Index::of(&world.state), world.journal.len());
+        Follower { index, heard, starts: 0, victims: 0 }
     }
 
     fn catch_up(&mut self, world: &World) {
@@ -362,6 +367,8 @@ impl Follower {
         assert_eq!(matching::plan_with(&mut fresh, view, limits), plain, "as built anew");
         assert_eq!(matching::plan_with(&mut self.index, view, limits), plain, "as followed");
         assert_eq!(self.index.contents(), fresh.contents());
+        self.starts += matching::starts_are_those_of_a_look_at_everything(view);
+        self.victims += matching::victims_are_those_of_a_look_at_everything(view);
         plain
     }
 }
@@ -387,7 +394,7 @@ proptest! {
                 world.ask(Actor::Leader, None, Command::CommitPlan { groups });
             } else {
                 // What is not proposed leaves no trace in the index that goes on.
-                let mut aside = Follower { index: follower.index.clone(), heard: follower.heard };
+                let mut aside = follower.clone();
                 aside.check(&world, &limits);
             }
         }
@@ -429,6 +436,8 @@ fn a_long_walk_grants_ends_and_preempts_and_an_index_follows_it() {
     let count = |name: &str| world.journal.iter().filter(|r| r.event.name() == name).count();
     let seen = ["lease_granted", "lease_activated", "lease_ended", "capacity_pledged"].map(count);
     assert!(seen.iter().all(|number| *number >= 3), "the walk reaches everything: {seen:?}");
+    let looks = [follower.starts, follower.victims];
+    assert!(looks.iter().all(|number| *number >= 5), "and so do looks ahead: {looks:?}");
     let members = world.journal.iter().filter_map(|record| match &record.event {
         Event::LeaseGranted { terms, .. } => Some(terms.members.iter()),
         _other => None,
@@ -459,4 +468,34 @@ fn a_long_walk_moves_tenants_and_cuts_budgets_under_leases() {
         ["lease_granted", "tenant_moved", "terms_set", "tenant_over_admitted", "lease_capped"];
     let seen = names.map(count);
     assert!(seen.iter().all(|number| *number >= 2), "it reaches everything: {seen:?}");
+}
+
+#[test]
+fn a_promise_wakes_whoever_may_count_on_the_same_slices_after_it() {
+    let mut world = World::new();
+    world.register(0, 1);
+    for number in 0..8 {
+        let mut terms = offer(gpu(number), 1, 1);
+        terms.capacity.memory = MiB::new(if number < 4 { 40_000 } else { 80_000 });
+        world.must(agent(gpu(number)), Command::OfferCapacity { offer: terms });
+    }
+    let held = world.submit("owner", 1, spec(Class::Batch, 4));
+    world.activate(held, &[0, 1, 2, 3]);
+    let mut follower = Follower::of(&world);
+    let mut plan = |world: &mut World| {
+        follower.catch_up(world);
+        let groups = follower.check(world, &Limits::NONE);
+        let told: Vec<RequestId> = groups.iter().map(PlanGroup::request).collect();
+        world.ask(Actor::Leader, None, Command::CommitPlan { groups });
+        told
+    };
+    // What is left of the two hours that the large ones stay idle is too short, and none is leased, so
+    // that the agents would say anew how long they do.
+    world.later(Seconds::new(600));
+    let (memory, duration) = (MiB::new(60_000), Seconds::new(7_200 - 300));
+    world.submit("acme", 2, RequestSpec { memory, duration, ..spec(Class::Batch, 1) });
+    assert_eq!(plan(&mut world), [], "no start is known for it");
+    world.submit("owner", 3, spec(Class::Batch, 8));
+    assert_eq!(plan(&mut world), [RequestId::new(3)], "it is promised all eight");
+    assert_eq!(plan(&mut world), [RequestId::new(2)], "one of them comes free after that");
 }

@@ -2,31 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_protocol::capacity::{Origin, Part, SliceId};
+use sublet_protocol::capacity::{Capacity, Origin, Part, SliceId};
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
+use sublet_protocol::ids::{ClusterId, LeaseId, NodeId, RequestId, TenantId};
 use sublet_protocol::leases::LeaseTerms;
 use sublet_protocol::offers::{HostRoom, OfferTerms};
 use sublet_protocol::quotas::Basis;
 use sublet_protocol::records::Record;
+#[cfg(test)]
 use sublet_protocol::requests::Tier;
 #[cfg(test)]
 use sublet_protocol::units::Millis;
 use sublet_protocol::units::Timestamp;
 
-use super::families::Families;
-use super::leases::{Leases, Standing};
+use super::LotNo;
+use super::known::{Known, Sleepers};
 use super::queue::{ClassKey, Queue};
+use super::running::PoolKey;
 #[cfg(test)]
 use super::shelves::ShelfContents;
-use super::shelves::{Kind, Shelves, window};
-use super::{ClassNo, LotNo, NONE, NodeNo, PoolNo, TenantNo};
+use super::shelves::{Kind, window};
 use crate::fit;
 use crate::matching::reserve::CONSERVATIVE_MAX;
 use crate::matching::{Limits, Preemption};
 use crate::preemption;
 use crate::quota::Month;
-use crate::state::{Request, RequestStage, State};
+use crate::state::{PROMISES_MAX, Request, RequestStage, State, StateView};
 
 /// Scatters ids over tables. It changes no answer; a shell may choose another.
 const SEED: u64 = 0x5ca1_ab1e_0dd5_eed5;
@@ -42,27 +43,12 @@ pub struct Index {
     /// The next record it has not heard of.
     next_record: u64,
     pub(super) queue: Queue,
-    pub(super) shelves: Shelves,
-    pub(super) families: Families,
-    pub(super) leases: Leases,
-    tenants: Vec<TenantId>,
-    tenant_numbers: BTreeMap<TenantId, TenantNo>,
-    pools: BTreeMap<(GpuModel, Tier), PoolNo>,
+    pub(super) known: Known,
+    pub(super) sleepers: Sleepers,
     /// By pledge: where its slices lie.
     pledges: BTreeMap<RequestId, Vec<SliceId>>,
-    /// What waiting requests were promised.
-    promises: BTreeMap<RequestId, Vec<SliceId>>,
-    /// Classes that sleep because no start is known for them.
-    pub(super) barren: BTreeSet<ClassNo>,
     /// Requests of the last plan that no record has confirmed yet.
     pub(super) proposed: BTreeSet<RequestId>,
-    /// Classes that sleep for want of quota or budget.
-    pub(super) short_of_quota: BTreeSet<ClassNo>,
-    /// Classes that sleep and could end other leases, if there were some to end.
-    pub(super) watchers: BTreeSet<ClassNo>,
-    /// By the topmost group: classes that sleep and could take back what was lent, if more was lent or
-    /// they held less.
-    pub(super) lenders: BTreeMap<TenantId, BTreeSet<ClassNo>>,
     /// By lease: the parts that it carves out of GPUs.
     carved: BTreeMap<LeaseId, Vec<SliceId>>,
     /// Whether any offer ever named the host room of a whole node.
@@ -71,8 +57,6 @@ pub struct Index {
     paused: BTreeSet<(Timestamp, RequestId)>,
     /// Nodes that are left out because they refused starts, until then.
     paused_nodes: BTreeSet<(Timestamp, ClusterId, NodeId)>,
-    /// Whether the last plan would have ended leases if there were budget for it, and when it was.
-    pub(super) short_of_budget: Option<Timestamp>,
     limits: Limits,
     /// The month of the last plan: a new one has new budgets.
     month: Month,
@@ -95,24 +79,14 @@ impl Index {
             seed,
             next_record: state.next_index,
             queue: Queue::new(seed),
-            shelves: Shelves::new(seed),
-            families: Families::default(),
-            leases: Leases::new(seed, state.now),
-            tenants: Vec::new(),
-            tenant_numbers: BTreeMap::new(),
-            pools: BTreeMap::new(),
+            known: Known::new(seed, state.now),
+            sleepers: Sleepers::default(),
             pledges: BTreeMap::new(),
-            promises: BTreeMap::new(),
-            barren: BTreeSet::new(),
             proposed: BTreeSet::new(),
-            short_of_quota: BTreeSet::new(),
-            watchers: BTreeSet::new(),
-            lenders: BTreeMap::new(),
             carved: BTreeMap::new(),
             is_host_shared: false,
             paused: BTreeSet::new(),
             paused_nodes: BTreeSet::new(),
-            short_of_budget: None,
             limits: Limits::NONE,
             month: Month::of(state.now),
             now: state.now,
@@ -133,13 +107,15 @@ impl Index {
         for ((cluster, node), entry) in &state.nodes {
             if let Some(until) = entry.paused_until {
                 index.paused_nodes.insert((until, *cluster, *node));
+                index.known.paused_nodes.insert((*cluster, *node));
             }
         }
         for (slice, request) in &state.pledged {
             index.pledges.entry(*request).or_default().push(*slice);
         }
         for (request, promise) in &state.promises {
-            index.promises.insert(*request, promise.slices.keys().copied().collect());
+            let slices: Vec<SliceId> = promise.slices.keys().copied().collect();
+            index.known.promises.add(state, *request, &slices);
         }
         index
     }
@@ -176,9 +152,12 @@ impl Index {
             }
             Event::StartPromised { request, slices, .. } => {
                 self.proposed.remove(request);
-                self.promise_over(state, *request);
-                self.promises.insert(*request, slices.clone());
+                if let Some((_, before)) = self.known.promises.remove(*request) {
+                    self.unpromised(state, before);
+                }
+                self.known.promises.add(state, *request, slices);
                 self.claimed(state, *request, slices);
+                self.come_later(state, slices);
             }
             Event::PromiseWithdrawn { request, .. } => {
                 self.proposed.remove(request);
@@ -188,10 +167,13 @@ impl Index {
                 self.proposed.remove(request);
                 self.promise_over(state, *request);
                 self.claimed(state, *request, slices);
+                self.come_later(state, slices);
                 self.pledges.insert(*request, slices.clone());
                 self.request(state, *request);
                 self.wake_lenders_of(state, tenant_of(state, *request));
             }
+            // What its owner wants back comes free for nobody.
+            Event::LeaseRecalled { lease, .. } => self.lease(state, *lease),
             Event::PledgeEnded { request } => {
                 for slice in self.pledges.remove(request).unwrap_or_default() {
                     self.offered(state, slice);
@@ -215,12 +197,13 @@ impl Index {
                     terms.members.iter().map(|member| member.slice).collect();
                 self.claimed(state, terms.request, &slices);
                 self.wake_lenders_of(state, Some(terms.tenant));
-                // How long a leased slice stays idle is not known: it can be counted on again.
-                for class in std::mem::take(&mut self.barren) {
-                    self.queue.wake(class);
+                for member in &terms.members {
+                    self.comes_later(&member.slice, Some(&member.capacity));
                 }
             }
-            Event::LeaseActivated { lease, .. } => self.lease(state, *lease),
+            Event::LeaseActivated { lease, .. } | Event::CheckpointReported { lease, .. } => {
+                self.lease(state, *lease);
+            }
             Event::LeaseEnding { lease, .. } => {
                 self.lease(state, *lease);
                 let lease = state.leases.get(lease);
@@ -243,13 +226,12 @@ impl Index {
                 let node = state.nodes.get(&(slice.cluster, slice.node));
                 if let Some(until) = node.and_then(|node| node.paused_until) {
                     self.paused_nodes.insert((until, slice.cluster, slice.node));
+                    self.known.paused_nodes.insert((slice.cluster, slice.node));
                 }
             }
             // What concerns neither room nor order.
             Event::RequestRefused { .. }
             | Event::MemberConfirmed { .. }
-            | Event::CheckpointReported { .. }
-            | Event::LeaseRecalled { .. }
             | Event::MemberStopped { .. }
             | Event::UsageRecorded { .. }
             | Event::TailSealed { .. }
@@ -275,7 +257,7 @@ impl Index {
     /// Whether it has heard of every record of the state.
     #[must_use]
     pub fn is_of(&self, state: &State) -> bool {
-        self.next_record == state.next_index && !self.families.are_stale()
+        self.next_record == state.next_index && !self.known.families.are_stale()
     }
 
     /// As built anew from the state.
@@ -291,46 +273,42 @@ impl Index {
 
     /// Everything that sleeps is looked at again.
     pub(super) fn wake_all(&mut self) {
-        self.short_of_quota.clear();
-        self.watchers.clear();
-        self.lenders.clear();
-        self.barren.clear();
-        self.queue.wake_all();
+        self.sleepers.wake_all(&mut self.queue);
     }
 
     fn wake_short_of_quota(&mut self) {
-        for class in std::mem::take(&mut self.short_of_quota) {
-            self.queue.wake(class);
-        }
+        self.sleepers.wake_short_of_quota(&mut self.queue);
     }
 
     /// What the tenant holds has changed: who may take back what was lent among its likes looks again.
     fn wake_lenders_of(&mut self, state: &State, tenant: Option<TenantId>) {
-        if self.lenders.is_empty() {
-            return;
-        }
         // Of who is not there any more it is not known whom it concerns.
-        let woken = match tenant {
-            Some(tenant) => self.lenders.remove(&state.tree.top(tenant)).into_iter().collect(),
-            None => std::mem::take(&mut self.lenders).into_values().collect::<Vec<_>>(),
-        };
-        for class in woken.into_iter().flatten() {
-            self.queue.wake(class);
-        }
+        let top = tenant.map(|tenant| state.tree.top(tenant));
+        self.sleepers.wake_lenders_of(&mut self.queue, top);
     }
 
-    /// What a request was promised is not kept for it any more: others may take it, and its tenant's
-    /// other requests have their quota back.
-    fn promise_over(&mut self, state: &State, request: RequestId) {
-        let Some(slices) = self.promises.remove(&request) else { return };
-        if self.promises.len() + 1 >= CONSERVATIVE_MAX {
-            // Somebody else may hold one now.
-            self.wake_all();
-        }
+    /// What was promised of slices is not kept any more: others may take them, and their tenant's other
+    /// requests have their quota back.
+    fn unpromised(&mut self, state: &State, slices: Vec<SliceId>) {
         for slice in slices {
             self.offered(state, slice);
         }
         self.wake_short_of_quota();
+    }
+
+    /// A request holds no promise any more: another may hold one now.
+    fn promise_over(&mut self, state: &State, request: RequestId) {
+        let Some((whose, slices)) = self.known.promises.remove(request) else { return };
+        self.unpromised(state, slices);
+        let is_full = self.known.promises.len() + 1 >= PROMISES_MAX;
+        let Some((tenant, tier)) = whose.filter(|_| !is_full) else {
+            return self.sleepers.wake_refused(&mut self.queue, |_| true);
+        };
+        let is_crowded = self.known.promises.count_of(tier) >= CONSERVATIVE_MAX;
+        let tenant = self.known.tenant_number(tenant);
+        self.sleepers.wake_refused(&mut self.queue, |key| {
+            key.tier == tier && (!is_crowded || Some(key.tenant) == tenant)
+        });
     }
 
     /// Slices are taken over the heads of those they were promised to: what else those were promised
@@ -338,7 +316,7 @@ impl Index {
     fn claimed(&mut self, state: &State, by: RequestId, slices: &[SliceId]) {
         for slice in slices {
             for other in state.promised_on(*slice).filter(|other| *other != by) {
-                for slice in self.promises.get(&other).cloned().unwrap_or_default() {
+                for slice in self.known.promises.slices(other).to_vec() {
                     self.offered(state, slice);
                 }
             }
@@ -347,11 +325,14 @@ impl Index {
 
     /// Before a plan: wakes what time, the limits or a plan that was not taken open.
     pub(super) fn begin(&mut self, state: &State, now: Timestamp, limits: &Limits) {
+        for pool in self.known.running.advance(now) {
+            self.wake_watchers_of(state, pool);
+        }
         let mut has_gained = false;
-        self.leases.advance(now, |_| has_gained = true);
         // Budgets are told by the minute.
         let minute = |at: Timestamp| at.get() / 60_000;
-        has_gained |= self.short_of_budget.take_if(|at| minute(*at) < minute(now)).is_some();
+        has_gained |=
+            self.sleepers.short_of_budget.take_if(|at| minute(*at) < minute(now)).is_some();
         self.now = self.now.max(now);
         while let Some((until, request)) = self.paused.first().copied()
             && until <= now
@@ -363,6 +344,9 @@ impl Index {
             && until <= now
         {
             self.paused_nodes.pop_first();
+            if !state.nodes.get(&(cluster, node)).is_some_and(|node| node.is_paused(now)) {
+                self.known.paused_nodes.remove(&(cluster, node));
+            }
             self.wake_node(cluster, node);
             has_gained = true;
         }
@@ -385,24 +369,42 @@ impl Index {
             self.wake_node(cluster, node);
         }
         self.limits = limits.clone();
+        self.known.refresh(StateView { state, now });
     }
 
     fn wake_watchers(&mut self) {
-        for class in std::mem::take(&mut self.watchers) {
+        for class in std::mem::take(&mut self.sleepers.watchers) {
             self.queue.wake(class);
         }
     }
 
+    /// A lease of the pool may be ended now: whoever is high enough above it, or may take back what was
+    /// lent, looks again.
+    fn wake_watchers_of(&mut self, state: &State, (model, _, tier): PoolKey) {
+        let (queue, known) = (&mut self.queue, &self.known);
+        self.sleepers.watchers.retain(|class| {
+            let key = *queue.key(*class);
+            let models = &known.families.spec(key.family).models;
+            let is_below = preemption::gives_way_to(state, tier, key.tier)
+                || state.tree.may_take_back(known.tenant_name(key.tenant));
+            let could = is_below && (models.is_empty() || models.contains(&model));
+            if could {
+                queue.wake(*class);
+            }
+            !could
+        });
+    }
+
     fn wake_node(&mut self, cluster: ClusterId, node: NodeId) {
-        let Some(node) = self.shelves.find_node(cluster, node) else { return };
-        let lots: Vec<LotNo> = self.shelves.lots_on(node).collect();
+        let Some(node) = self.known.shelves.find_node(cluster, node) else { return };
+        let lots: Vec<LotNo> = self.known.shelves.lots_on(node).collect();
         for lot in lots {
             self.wake_lot(lot);
         }
     }
 
     fn wake_lot(&mut self, lot: LotNo) {
-        for class in self.families.classes_of_lot(lot) {
+        for class in self.known.families.classes_of_lot(lot) {
             self.queue.wake(class);
         }
     }
@@ -422,6 +424,28 @@ impl Index {
         }
     }
 
+    /// A slice is leased, or kept for someone: how long it stays idle after that is not known, so
+    /// whoever takes its like can count on it again.
+    fn comes_later(&mut self, slice: &SliceId, capacity: Option<&Capacity>) {
+        let lot =
+            capacity.and_then(|capacity| self.known.shelves.find_lot(&Kind::of(slice, capacity)));
+        // What it is, or was carved out of, is not known any more.
+        let Some(lot) = lot else { return self.sleepers.wake_barren(&mut self.queue) };
+        for class in self.known.families.classes_of_lot(lot) {
+            if self.sleepers.barren.remove(&class) {
+                self.queue.wake(class);
+            }
+        }
+    }
+
+    /// As [`Index::comes_later`], for slices that are promised or pledged.
+    fn come_later(&mut self, state: &State, slices: &[SliceId]) {
+        for slice in slices {
+            let there = fit::there(state, *slice);
+            self.comes_later(slice, there.as_ref().map(|there| &there.capacity));
+        }
+    }
+
     /// Remembers the parts that a lease carves out of GPUs: its end frees them without an offer.
     fn carved(&mut self, terms: &LeaseTerms) {
         let carved = terms.members.iter().filter(|member| member.origin == Origin::Carved);
@@ -433,34 +457,32 @@ impl Index {
 
     /// Brings a slice up to date; its lot, if it is on offer.
     fn slice(&mut self, state: &State, slice: SliceId) -> Option<LotNo> {
-        let known = self.shelves.find_node(slice.cluster, slice.node);
-        let known = known.and_then(|node| self.shelves.find_slot(node, slice.device, slice.part));
+        self.known.supply.touched(&slice);
+        let known = self.known.shelves.find_node(slice.cluster, slice.node);
+        let known =
+            known.and_then(|node| self.known.shelves.find_slot(node, slice.device, slice.part));
         if let Some(slot) = known {
-            self.shelves.take(slot);
+            self.known.shelves.take(slot);
         }
         let offer = state.offers.get(&slice)?;
         self.is_host_shared |= offer.terms().host == HostRoom::Node;
         let kind = Kind::of(&slice, offer.capacity());
-        let (lot, is_new) = self.shelves.lot(&kind);
+        let (lot, is_new) = self.known.shelves.lot(&kind);
         if is_new {
-            self.families.add_lot(state, lot, &kind);
+            self.known.families.add_lot(state, lot, &kind);
         }
-        let node = self.shelves.node(slice.cluster, slice.node);
+        let node = self.known.shelves.node(slice.cluster, slice.node);
         let span = fit::longest_promise(offer.terms().idle_for);
-        self.shelves.put((node, lot), (slice.device, slice.part), window(span));
+        self.known.shelves.put((node, lot), (slice.device, slice.part), window(span));
         Some(lot)
-    }
-
-    fn tenant(&mut self, tenant: TenantId) -> TenantNo {
-        let tenants = &mut self.tenants;
-        *self.tenant_numbers.entry(tenant).or_insert_with(|| {
-            tenants.push(tenant);
-            TenantNo(u32::try_from(tenants.len() - 1).unwrap_or(NONE))
-        })
     }
 
     /// Brings a request up to date.
     fn request(&mut self, state: &State, id: RequestId) {
+        // Whatever becomes of it, what is kept for it may be free earlier or later.
+        for slice in self.pledges.get(&id).into_iter().flatten() {
+            self.known.supply.touched(slice);
+        }
         let entry = state.requests.get(&id).filter(|request| request.is_waiting());
         let paused_until = entry.and_then(|request| request.paused_until);
         let entry = match paused_until.filter(|until| *until > self.now) {
@@ -482,15 +504,8 @@ impl Index {
         if let Some((class, key)) = known.map(|class| (class, *self.queue.key(class)))
             && let Some((_, true)) = self.queue.leave(id)
         {
-            self.families.remove_class(key.family, class);
-            self.short_of_quota.remove(&class);
-            self.watchers.remove(&class);
-            if let Some(lenders) =
-                self.lenders.get_mut(&state.tree.top(self.tenant_name(key.tenant)))
-            {
-                lenders.remove(&class);
-            }
-            self.barren.remove(&class);
+            self.known.families.remove_class(key.family, class);
+            self.sleepers.forget(class, state.tree.top(self.known.tenant_name(key.tenant)));
         }
         if let Some(request) = entry {
             self.arrived(state, id, request);
@@ -499,9 +514,9 @@ impl Index {
 
     fn arrived(&mut self, state: &State, id: RequestId, request: &Request) {
         let (tenant, spec) = (request.tenant, &request.spec);
-        let family = self.families.of(state, &self.shelves, (tenant, spec));
+        let family = self.known.families.of(state, &self.known.shelves, (tenant, spec));
         let key = ClassKey {
-            tenant: self.tenant(tenant),
+            tenant: self.known.tenant(tenant),
             family,
             tier: spec.class.tier(),
             priority: spec.priority,
@@ -514,41 +529,17 @@ impl Index {
             false => self.queue.class(key),
         };
         if is_new {
-            self.families.add_class(family, class);
+            self.known.families.add_class(family, class);
         }
         self.queue.arrive(id, class, request.submitted_at);
     }
 
     /// Brings a lease up to date.
     fn lease(&mut self, state: &State, id: LeaseId) {
-        let running = state.leases.get(&id).filter(|lease| lease.is_running());
-        let guarded_until = running.and_then(|lease| preemption::spared_until(state, lease));
-        let Some((lease, guarded_until)) = running.zip(guarded_until) else {
-            return self.leases.remove(id);
-        };
-        let pools = u32::try_from(self.pools.len()).unwrap_or(NONE);
-        let terms = &lease.terms;
-        let pool = *self.pools.entry((terms.model, terms.tier())).or_insert(PoolNo(pools));
-        let standing = Standing {
-            pool,
-            // The newest gives way first.
-            rank: u64::MAX - lease.granted_at.get(),
-            gpu: u32::try_from(terms.gpu_total().get()).unwrap_or(u32::MAX),
-            guarded_until,
-        };
-        if self.leases.put(id, standing) {
-            self.wake_watchers();
+        self.known.supply.lease(StateView { state, now: self.now }, id);
+        if let Some(pool) = self.known.running.note(state, id) {
+            self.wake_watchers_of(state, pool);
         }
-    }
-
-    /// The name of a tenant's ordinal.
-    pub(super) fn tenant_name(&self, tenant: TenantNo) -> TenantId {
-        self.tenants[tenant.at()]
-    }
-
-    /// The tenant's ordinal, if it ever had a request that waited.
-    pub(super) fn tenant_number(&self, tenant: TenantId) -> Option<TenantNo> {
-        self.tenant_numbers.get(&tenant).copied()
     }
 
     /// All that it knows, by names: two indexes of one state know the same, whatever their past.
@@ -556,40 +547,36 @@ impl Index {
     pub(crate) fn contents(&self) -> Contents {
         let requests = self.queue.classes().flat_map(|class| {
             let key = *self.queue.key(class);
-            let rest = (self.tenant_name(key.tenant), key.tier, key.priority, key.needed);
+            let rest = (self.known.tenant_name(key.tenant), key.tier, key.priority, key.needed);
             let is_lone = self.queue.is_lone(class);
             let requests: Vec<RequestId> = self.queue.requests(class).collect();
             [(requests, rest, is_lone)]
         });
         let mut lots: Vec<_> = self
+            .known
             .shelves
             .lots()
             .flat_map(|lot| {
-                let kind = *self.shelves.kind(lot).expect("a lot that holds slices");
-                let shelves = self.shelves.contents(lot).into_iter();
+                let kind = *self.known.shelves.kind(lot).expect("a lot that holds slices");
+                let shelves = self.known.shelves.contents(lot).into_iter();
                 shelves.map(move |shelf| (format!("{kind:?}"), shelf))
             })
             .collect();
         lots.sort();
         let mut requests: Vec<_> = requests.collect();
         requests.sort();
-        let leases = self.pools.iter().map(|((model, tier), pool)| {
-            let leases: BTreeSet<_> = self.leases.giving_way(*pool).map(|(id, _)| id).collect();
-            ((*model, *tier), leases)
-        });
-        let leases = leases.filter(|(_, leases)| !leases.is_empty()).collect();
+        let pools = self.known.running.pools();
+        let leases =
+            pools.map(|(key, pool)| (key, self.known.running.leases(pool).collect())).collect();
+        let running = &self.known.running;
+        let told = [
+            running.reported().collect(),
+            running.preempted().collect(),
+            running.ending().collect(),
+        ];
         let pledges = self.pledges.iter();
         let pledges = pledges.map(|(id, slices)| (*id, slices.iter().copied().collect())).collect();
-        Contents { requests, lots, leases, pledges }
-    }
-
-    /// The nodes that may hold a slice for the class, in no order; some more than once.
-    pub(super) fn nodes_for(&self, class: ClassNo) -> impl Iterator<Item = NodeNo> + '_ {
-        let key = self.queue.key(class);
-        let spec = self.families.spec(key.family);
-        let wanted = fit::wanted_promise(spec, key.needed).map_or(0, window);
-        let lots = self.families.lots(key.family).iter();
-        lots.flat_map(move |lot| self.shelves.nodes(*lot, wanted))
+        Contents { requests, lots, leases, told, pledges, supply: self.known.supply.contents() }
     }
 }
 
@@ -620,8 +607,10 @@ fn is_lone(request: &Request) -> bool {
 pub(crate) struct Contents {
     requests: Vec<ClassContents>,
     lots: Vec<(String, ShelfContents)>,
-    leases: BTreeMap<(GpuModel, Tier), BTreeSet<LeaseId>>,
+    leases: BTreeMap<PoolKey, BTreeSet<LeaseId>>,
+    told: [BTreeSet<LeaseId>; 3],
     pledges: BTreeMap<RequestId, BTreeSet<SliceId>>,
+    supply: crate::matching::supply::Contents,
 }
 
 /// The requests of a class in order, their tenant, tier, priority and need, and whether it is lone.

@@ -8,19 +8,24 @@
 //! where to look, and what it says is never less than what is there.
 
 mod families;
+mod known;
 mod leases;
 mod memory;
+mod promises;
 mod queue;
 mod ranked;
+mod running;
 mod shelves;
 mod table;
 mod tournament;
 mod walk;
 mod wheel;
 
+pub(crate) use known::Known;
 pub use leases::{Leases, Standing};
 pub use memory::Index;
 pub use queue::{ClassKey, Queue};
+pub(crate) use running::{PoolKey, Running, is_preempted};
 pub use shelves::{Kind, Shelves, window};
 pub use tournament::Tournament;
 pub(crate) use walk::plan_with;

@@ -224,12 +224,18 @@ impl Shelves {
         NodeNo(no)
     }
 
+    /// The lot of a kind, if it is known.
+    #[must_use]
+    pub fn find_lot(&self, kind: &Kind) -> Option<LotNo> {
+        let is_meant = |no| self.lots[at(no)].as_ref().is_some_and(|lot| lot.kind == *kind);
+        self.by_kind.find(kind.hash(self.seed), is_meant).map(LotNo)
+    }
+
     /// The lot of a kind, and whether it is new.
     pub fn lot(&mut self, kind: &Kind) -> (LotNo, bool) {
         let hash = kind.hash(self.seed);
-        let is_meant = |no| self.lots[at(no)].as_ref().is_some_and(|lot| lot.kind == *kind);
-        if let Some(known) = self.by_kind.find(hash, is_meant) {
-            return (LotNo(known), false);
+        if let Some(known) = self.find_lot(kind) {
+            return (known, false);
         }
         if self.empty_lots > EMPTY_LOTS_MAX {
             self.forget_empty_lots();
@@ -519,10 +525,14 @@ impl Shelves {
     /// The nodes with a slice of the lot that may last for `window`, in no order.
     pub fn nodes(&self, lot: LotNo, window: u8) -> impl Iterator<Item = NodeNo> + '_ {
         let lot = self.lots.get(lot.at()).and_then(Option::as_ref);
-        let from = at(u32::from(window) * COUNTS);
-        let heads = lot.map_or(&[][..], |lot| lot.heads.get(from..).unwrap_or(&[]));
-        heads.iter().flat_map(move |head| {
-            let mut next = *head;
+        let windows = lot.map_or(0, |lot| lot.windows & (u32::MAX << window.min(WINDOWS)));
+        let buckets = bits(windows).flat_map(move |window| {
+            let filled = lot.map_or(0, |lot| lot.filled[at(window)]);
+            bits(filled).map(move |count| at(window * COUNTS + count))
+        });
+        let heads = buckets.filter_map(move |bucket| lot?.heads.get(bucket).copied());
+        heads.flat_map(move |head| {
+            let mut next = head;
             std::iter::from_fn(move || {
                 let shelf = self.shelves.get(at(next))?;
                 next = shelf.next;
@@ -580,6 +590,15 @@ impl Shelves {
             + self.by_kind.bytes()
             + self.by_slice.bytes()
     }
+}
+
+/// The places of the bits that are set, the lowest first.
+fn bits(mut mask: u32) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let lowest = (mask != 0).then(|| mask.trailing_zeros());
+        mask &= mask.wrapping_sub(1);
+        lowest
+    })
 }
 
 /// See [`Shelves::contents`].

@@ -1,13 +1,15 @@
 //! A plan by the index: the walk sees the classes that are awake, and the nodes that may serve them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::ids::{RequestId, TenantId};
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{GpuMilli, Timestamp};
 
-use super::{ClassNo, Index, NodeNo};
+use super::known::{Known, Sleepers};
+use super::queue::{ClassKey, Queue};
+use super::{ClassNo, Index, LotNo, NodeNo};
 use crate::matching::Limits;
 use crate::matching::problem::Problem;
 use crate::matching::reserve::Fate;
@@ -20,37 +22,41 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
         *index = index.rebuilt(view.state);
     }
     index.begin(view.state, view.now, limits);
-    let mut problem = Problem::bare(view, limits);
+    let Index { queue, known, sleepers, .. } = index;
+    let mut problem = Problem::bare(view, limits, Some(known));
     if let Some(typical) = &limits.typical {
         problem.expect(typical.clone());
     }
     let (pressing, is_broken) = problem.reservations.pressing();
     if is_broken {
         // What was kept for it is kept no longer.
-        index.wake_all();
+        sleepers.wake_all(queue);
     }
     for request in pressing {
-        if let Some(class) = index.queue.find(request) {
-            index.queue.wake(class);
+        if let Some(class) = queue.find(request) {
+            queue.wake(class);
         }
     }
     let mut walk = ByIndex {
-        index,
+        queue,
+        known,
+        sleepers,
         limits,
         now: view.now,
         brought: BTreeSet::new(),
+        windows: BTreeMap::new(),
         moved: Vec::new(),
         restless: Vec::new(),
         slept: Vec::new(),
         has_shifted: false,
     };
     let groups = solve::solve(&mut problem, &mut walk, limits.preemption);
-    let ByIndex { index, moved, restless, slept, has_shifted, .. } = walk;
+    let ByIndex { queue, moved, restless, slept, has_shifted, .. } = walk;
     for class in restless.into_iter().chain(slept.into_iter().filter(|_| has_shifted)) {
-        index.queue.wake(class);
+        queue.wake(class);
     }
     for class in moved {
-        index.queue.rewind(class);
+        queue.rewind(class);
     }
     index.proposed.extend(groups.iter().map(PlanGroup::request));
     groups
@@ -58,11 +64,15 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
 
 /// The index as a source of requests.
 struct ByIndex<'i> {
-    index: &'i mut Index,
+    queue: &'i mut Queue,
+    known: &'i Known,
+    sleepers: &'i mut Sleepers,
     limits: &'i Limits,
     now: Timestamp,
     /// Nodes whose slots are in the problem.
     brought: BTreeSet<NodeNo>,
+    /// By lot: the shortest window from which on all of its nodes are.
+    windows: BTreeMap<LotNo, u8>,
     /// Classes whose cursor is not at their first request.
     moved: Vec<ClassNo>,
     /// Classes that sleep for the rest of this plan only.
@@ -76,22 +86,30 @@ struct ByIndex<'i> {
 
 impl Source for ByIndex<'_> {
     fn tenants(&mut self, tier: Tier) -> Vec<TenantId> {
-        let busy = self.index.queue.busy(tier);
-        let mut tenants: Vec<TenantId> = busy.map(|no| self.index.tenant_name(no)).collect();
+        let busy = self.queue.busy(tier);
+        let mut tenants: Vec<TenantId> = busy.map(|no| self.known.tenant_name(no)).collect();
         tenants.sort_unstable();
         tenants
     }
 
     fn next(&mut self, tier: Tier, tenant: TenantId) -> Option<RequestId> {
-        let tenant = self.index.tenant_number(tenant)?;
-        self.index.queue.first(tenant, tier).map(|(_, request)| request)
+        let tenant = self.known.tenant_number(tenant)?;
+        self.queue.first(tenant, tier).map(|(_, request)| request)
     }
 
     fn bring(&mut self, problem: &mut Problem<'_>, id: RequestId) {
-        let Some(class) = self.index.queue.find(id) else { return };
-        let fresh: Vec<NodeNo> =
-            self.index.nodes_for(class).filter(|node| self.brought.insert(*node)).collect();
-        let names = fresh.into_iter().map(|node| self.index.shelves.name(node));
+        let Some(class) = self.queue.find(id) else { return };
+        let (lots, window) = self.known.lots_for(self.queue.key(class));
+        let mut fresh: Vec<NodeNo> = Vec::new();
+        for lot in lots {
+            let known = self.windows.entry(*lot).or_insert(u8::MAX);
+            if window < *known {
+                *known = window;
+                let nodes = self.known.shelves.nodes(*lot, window);
+                fresh.extend(nodes.filter(|node| self.brought.insert(*node)));
+            }
+        }
+        let names = fresh.into_iter().map(|node| self.known.shelves.name(node));
         problem.add_nodes(names.filter(|node| !self.limits.closed.contains(node)));
     }
 
@@ -100,57 +118,64 @@ impl Source for ByIndex<'_> {
     }
 
     fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>) {
-        let Some(class) = self.index.queue.find(id) else { return };
+        let Some(class) = self.queue.find(id) else { return };
         if trial.is_served {
-            self.index.queue.advance(class);
+            self.queue.advance(class);
             self.moved.push(class);
             return;
         }
         if trial.fate == Fate::Holds {
             // The next one of its kind may hold a reservation, too.
-            self.index.queue.advance(class);
+            self.queue.advance(class);
             self.moved.push(class);
             return;
         }
-        self.index.queue.sleep(class);
+        self.queue.sleep(class);
         // Which of what was lent can be taken back together may change with the time alone.
         let is_sure = trial.is_lasting && trial.fate != Fate::Unsure && !trial.spent.is_over_lent;
-        if !is_sure || self.index.queue.is_lone(class) {
+        if !is_sure || self.queue.is_lone(class) {
             self.restless.push(class);
             return;
         }
         self.slept.push(class);
-        if is_short_of_quota(self.index, state, trial, class) {
-            self.index.short_of_quota.insert(class);
+        let key = *self.queue.key(class);
+        // Without slices of a kind on offer it cannot be told whether quota is what it lacks.
+        let is_unknown = self.known.families.lots(key.family).is_empty();
+        if is_unknown || is_short_of_quota(self.known, state, trial, &key) {
+            self.sleepers.short_of_quota.insert(class);
         }
-        if trial.fate == Fate::Barren {
-            self.index.barren.insert(class);
+        match trial.fate {
+            Fate::Barren => {
+                self.sleepers.barren.insert(class);
+            }
+            Fate::Refused => {
+                self.sleepers.refused.insert(class);
+            }
+            Fate::Holds | Fate::Unsure => {}
         }
-        let key = *self.index.queue.key(class);
-        let tenant = self.index.tenant_name(key.tenant);
+        let tenant = self.known.tenant_name(key.tenant);
         let may_take_back = state.tree.may_take_back(tenant);
         if key.tier > Tier::Opportunistic || may_take_back {
-            self.index.watchers.insert(class);
+            self.sleepers.watchers.insert(class);
         }
         if may_take_back {
-            self.index.lenders.entry(state.tree.top(tenant)).or_default().insert(class);
+            self.sleepers.lenders.entry(state.tree.top(tenant)).or_default().insert(class);
         }
         if trial.spent.is_over_budget {
-            self.index.short_of_budget = Some(self.now);
+            self.sleepers.short_of_budget = Some(self.now);
         }
     }
 }
 
 /// Whether more quota or budget could open something for the class.
-fn is_short_of_quota(index: &Index, state: &State, trial: &Trial<'_>, class: ClassNo) -> bool {
-    let family = index.queue.key(class).family;
-    let (spec, tenant) = (index.families.spec(family), index.queue.key(class).tenant);
-    let tenant = index.tenant_name(tenant);
+fn is_short_of_quota(known: &Known, state: &State, trial: &Trial<'_>, key: &ClassKey) -> bool {
+    let ClassKey { tenant, family, .. } = *key;
+    let (spec, tenant) = (known.families.spec(family), known.tenant_name(tenant));
     if state.tree.has_budget(tenant) {
         return true;
     }
     let count = u64::from(spec.count);
-    let mut kinds = index.families.lots(family).iter().filter_map(|lot| index.shelves.kind(*lot));
+    let mut kinds = known.families.lots(family).iter().filter_map(|lot| known.shelves.kind(*lot));
     kinds.any(|kind| {
         let model = kind.capacity.model;
         let total = kind.capacity.gpu.checked_mul(count).unwrap_or(GpuMilli::MAX);
