@@ -30,13 +30,12 @@ pub use explain::{
     what_if_within,
 };
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::ids::{ClusterId, NodeId};
-use sublet_protocol::units::{CpuMilli, MiB};
 
-use crate::partition::{self, NodeRoom, Typical};
+use crate::partition::Typical;
 use crate::state::StateView;
 
 /// What a plan must keep off.
@@ -87,6 +86,22 @@ pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     solve::solve(&mut problem, &mut lines, limits.preemption)
 }
 
+/// As [`plan_within`], as if only these nodes offered anything.
+#[must_use]
+pub fn plan_on(
+    view: StateView<'_>,
+    limits: &Limits,
+    nodes: impl IntoIterator<Item = (ClusterId, NodeId)>,
+) -> Vec<PlanGroup> {
+    let mut problem = problem::Problem::bare(view, limits, None);
+    problem.add_nodes(nodes);
+    if let Some(typical) = &limits.typical {
+        problem.expect(typical.clone());
+    }
+    let mut lines = order::Lines::new(order::lines(view.state, view.now));
+    solve::solve(&mut problem, &mut lines, limits.preemption)
+}
+
 /// The same plan as [`plan_within`], from what has changed since the last one.
 ///
 /// The index must have heard of every record of the state; one that has not is built anew. Requests
@@ -94,19 +109,6 @@ pub fn plan_within(view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
 #[must_use]
 pub fn plan_with(index: &mut index::Index, view: StateView<'_>, limits: &Limits) -> Vec<PlanGroup> {
     index::plan_with(index, view, limits)
-}
-
-/// What is free of each node that offers something, as placements are scored on.
-#[must_use]
-pub fn rooms(view: StateView<'_>) -> BTreeMap<(ClusterId, NodeId), NodeRoom> {
-    score::rooms(&problem::Problem::within(view, &Limits::NONE))
-}
-
-/// The CPU and host memory that the leases on a node hold.
-#[must_use]
-pub fn host_use(view: StateView<'_>, cluster: ClusterId, node: NodeId) -> (CpuMilli, MiB) {
-    let used = partition::host_use(view.state, cluster, node);
-    (used.cpu, used.memory)
 }
 
 #[cfg(test)]

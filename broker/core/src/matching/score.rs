@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
-use sublet_protocol::ids::{ClusterId, NodeId};
+
 use sublet_protocol::offers::HostRoom;
 use sublet_protocol::requests::RequestSpec;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis};
@@ -14,22 +14,9 @@ use super::problem::{NodeSlots, Problem, Slot};
 use crate::fit::{self, Candidate};
 use crate::partition::{self, Free, NodeRoom, Typical};
 
-/// Growth of what is unusable that counts as one step, thousandths of a GPU. Finer differences say less
-/// than how full the node is: with steps of 80 and the fullest node among equals, the openb fleet takes
-/// half a point more than by the gradient alone (`sublet-sim fill`, 2026-11-30).
-const GROWTH_STEP: i128 = 80;
-
-/// Lower is better: what the class prefers, what becomes unusable in steps, what is left of GPU and CPU
-/// on the nodes, how long the promise lasts beyond the need, the cost, the first slice.
-pub(super) type Rank = (u8, Growth, Reverse<Millis>, i128, Option<SliceId>);
-
-/// What a placement does to its nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct Growth {
-    steps: i128,
-    gpu_left: GpuMilli,
-    cpu_left: CpuMilli,
-}
+/// Lower is better: what the class prefers, what is lost on the nodes ([`Typical::loss`]), how long the
+/// promise lasts beyond the need, the cost, the first slice.
+pub(super) type Rank = (u8, i128, Reverse<Millis>, i128, Option<SliceId>);
 
 /// How long a slice is promised to stay idle from now: the median. None for what a victim frees.
 pub(super) fn promise(problem: &Problem<'_>, candidate: &Candidate) -> Option<Millis> {
@@ -58,34 +45,39 @@ impl<'p, 'v> Scores<'p, 'v> {
         });
         let idle = left.min().unwrap_or_default();
         let slice = seats.iter().map(|(_, seat)| seat.candidate.slice).min();
-        (preference, self.growth(seats), Reverse(idle), cost, slice)
+        (preference, self.loss(seats), Reverse(idle), cost, slice)
     }
 
-    /// By how much the seats make the free GPU grow that a typical load could not use; what they hold
-    /// beyond what was asked counts as such.
-    fn growth(&mut self, seats: &[(usize, Seat)]) -> Growth {
+    /// What the seats lose: what they hold beyond what was asked can be used by nobody.
+    fn loss(&mut self, seats: &[(usize, Seat)]) -> i128 {
         let typical = self.problem.typical();
-        let weight = signed(typical.weight());
-        let mut total = Growth::default();
-        let mut unusable = 0_i128;
+        let (mut gpu_left, mut cpu_left) = (GpuMilli::ZERO, CpuMilli::ZERO);
+        let mut growth = 0_i128;
         let mut rest = seats;
         while let Some((node, _)) = rest.first() {
             let here = rest.iter().take_while(|(other, _)| other == node).count();
-            let (growth, after) = self.growth_on(typical, *node, &rest[..here]);
-            unusable += growth;
+            let (grown, after) = self.growth_on(typical, *node, &rest[..here]);
+            growth += grown;
             let gpu = after.free.iter().map(|free| free.gpu().get()).sum();
-            total.gpu_left = total.gpu_left.saturating_add(GpuMilli::new(gpu));
-            total.cpu_left = total.cpu_left.saturating_add(after.cpu);
+            gpu_left = gpu_left.saturating_add(GpuMilli::new(gpu));
+            cpu_left = cpu_left.saturating_add(after.cpu);
             rest = &rest[here..];
         }
-        let wasted = seats
-            .iter()
-            .map(|(_, seat)| seat.candidate.capacity.gpu.saturating_sub(self.spec.gpu).get());
-        unusable += i128::from(wasted.sum::<u64>()) * weight;
-        total.steps = unusable.div_euclid((weight * GROWTH_STEP).max(1));
-        total
+        // No node is the fuller for what is given beyond what was asked.
+        let given = seats.iter().map(|(_, seat)| &seat.candidate.capacity);
+        let mut wasted = GpuMilli::ZERO;
+        for capacity in given {
+            wasted = wasted.saturating_add(capacity.gpu.saturating_sub(self.spec.gpu));
+            cpu_left = cpu_left.saturating_add(capacity.cpu.saturating_sub(self.spec.cpu));
+        }
+        gpu_left = gpu_left.saturating_add(wasted);
+        growth += i128::from(wasted.get()) * signed(typical.weight());
+        // Far less than a thousandth of a CPU is worth, and yet a part wins against the whole.
+        typical.loss(growth, gpu_left, cpu_left).saturating_add(i128::from(wasted.get()))
     }
 
+    /// By how much the seats of one node make the free GPU grow that a typical load could not use, and
+    /// what is left of the node.
     fn growth_on(
         &mut self,
         typical: &Typical,
@@ -146,12 +138,6 @@ fn without(free: Free, whole: &Capacity, candidate: &Candidate) -> Free {
         },
         (Part::Whole | Part::Mig { .. } | Part::Share { .. }, _) => NOTHING,
     }
-}
-
-/// What is free of each node.
-pub(super) fn rooms(problem: &Problem<'_>) -> BTreeMap<(ClusterId, NodeId), NodeRoom> {
-    let rooms = problem.nodes.iter();
-    rooms.map(|node| ((node.cluster, node.node), room_of(problem, node).0)).collect()
 }
 
 /// What is free of a node, and the place of each slot in it.

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use sublet_protocol::capacity::{ComputeCapability, DriverVersion, Hardware, Part, SliceId};
 use sublet_protocol::commands::{Command, GroupOutcome, PlanGroup};
 use sublet_protocol::ids::{ClusterId, RequestId};
-use sublet_protocol::offers::{Division, IdleFor, MigMode, OfferTerms, SharedBy};
+use sublet_protocol::money::MicroCredits;
+use sublet_protocol::offers::{Division, HostRoom, IdleFor, MigMode, OfferTerms, SharedBy};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec, WaitReason};
 use sublet_protocol::units::{GpuMilli, MiB, Seconds};
@@ -14,7 +15,7 @@ use sublet_protocol::units::{GpuMilli, MiB, Seconds};
 use crate::matching::{self, explain};
 use crate::partition::{Kind, Typical};
 use crate::state::{State, StateView};
-use crate::testing::{World, agent, gpu, offer, spec};
+use crate::testing::{World, agent, gpu, model, offer, operator, spec, tenant};
 use crate::{evolve, matching::Limits};
 
 fn world_with(terms: impl IntoIterator<Item = OfferTerms>) -> World {
@@ -89,6 +90,25 @@ fn the_gpu_whose_rest_a_typical_request_could_not_use_is_taken_first() {
     assert_eq!(device(&members[0].slice), gpu(1), "500 stay for a half on GPU 0");
     assert!(matches!(world.commit(plan[0].clone()), GroupOutcome::Granted { .. }));
     assert_eq!(slices_of(&world.state, request).len(), 1);
+}
+
+/// Whoever asks for a part gets no whole GPU only because nobody typical could use the rest.
+#[test]
+fn a_share_takes_no_whole_gpu_even_if_nothing_typical_fits_beside_it() {
+    for (host, price) in [(HostRoom::Slice, 1), (HostRoom::Node, 1), (HostRoom::Node, 0)] {
+        let mut world = world_with([OfferTerms { host, ..sharable(0) }]);
+        let per_gpu_hour = MicroCredits::new(price);
+        let (owner, model, tier) = (tenant("owner"), model(), Class::Batch.tier());
+        world.must(operator(), Command::SetPrice { owner, model, tier, per_gpu_hour });
+        world.submit("acme", 1, RequestSpec { class: Class::Batch, ..share(460) });
+        let typical = Typical::new([(Kind::of(&spec(Class::Batch, 1)), 1)]);
+        let limits = Limits { typical: Some(typical), ..Limits::NONE };
+        let view = StateView { state: &world.state, now: world.now };
+        let plan = matching::plan_within(view, &limits);
+        let [PlanGroup::Grant { members, .. }] = &plan[..] else { panic!("{plan:?}") };
+        assert_eq!(members[0].slice.part, Part::Share { index: 0 }, "{host:?} {price}");
+        assert!(matches!(world.commit(plan[0].clone()), GroupOutcome::Granted { .. }));
+    }
 }
 
 #[test]
