@@ -13,8 +13,21 @@ fn folder() -> PathBuf {
 fn filled(list: &str, seeds: u64) -> Report {
     let workload = Workload::openb(&folder(), list).unwrap();
     let policies = Policy::ALL.to_vec();
-    let options = Options { seeds, policies, threads: NonZeroUsize::MIN };
+    let options = Options { seeds, policies, shows_all: false, threads: NonZeroUsize::MIN };
     fill(&workload, &options, &|| {}).unwrap()
+}
+
+#[test]
+fn the_planner_chooses_among_distinct_nodes_as_among_all() {
+    for list in ["mixed", "whole"] {
+        let workload = Workload::openb(&folder(), list).unwrap();
+        let runs = |shows_all| {
+            let (policies, threads) = (vec![Policy::Sublet], NonZeroUsize::MIN);
+            let options = Options { seeds: 4, policies, shows_all, threads };
+            fill(&workload, &options, &|| {}).unwrap().sublet_runs
+        };
+        assert_eq!(runs(true), runs(false), "{list}");
+    }
 }
 
 fn mean(report: &Report, policy: Policy) -> u64 {

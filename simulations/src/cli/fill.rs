@@ -35,6 +35,10 @@ pub(super) struct Arguments {
     /// Runs at the same time; as many as there are processors if left out.
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
+    /// Show the planner every node for each pod, also those that cannot hold it or are like another:
+    /// much slower, and the same figures.
+    #[arg(long)]
+    every_node: bool,
     /// Print one JSON object per list, in millionths, instead of a table.
     #[arg(long)]
     json: bool,
@@ -77,7 +81,7 @@ fn options(arguments: &Arguments) -> Options {
     policies.dedup();
     let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = arguments.threads.unwrap_or(processors);
-    Options { seeds: arguments.seeds, policies, threads }
+    Options { seeds: arguments.seeds, policies, shows_all: arguments.every_node, threads }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {

@@ -22,11 +22,13 @@ pub enum Baseline {
 /// A node as it fills.
 #[derive(Debug, Clone)]
 pub(super) struct Room {
-    model: sublet_protocol::ids::GpuModel,
-    cpu: u64,
-    memory: u64,
+    pub(super) model: sublet_protocol::ids::GpuModel,
+    /// Free, thousandths of a core.
+    pub(super) cpu: u64,
+    /// Free, MiB.
+    pub(super) memory: u64,
     /// What is free of each GPU, thousandths.
-    gpus: Vec<u64>,
+    pub(super) gpus: Vec<u64>,
 }
 
 /// Which GPUs of which node.
@@ -36,7 +38,7 @@ struct Place {
 }
 
 impl Room {
-    fn holds(&self, pod: &Pod) -> bool {
+    pub(super) fn holds(&self, pod: &Pod) -> bool {
         let gpus = self.gpus.iter().filter(|free| **free >= pod.gpu.get()).count();
         self.cpu >= pod.cpu.get()
             && self.memory >= pod.memory.get()

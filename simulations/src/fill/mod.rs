@@ -5,12 +5,14 @@
 //! that finds no place is dropped. What counts is the share of all GPU that is then allocated.
 //!
 //! `load` makes the arrivals; `cell` sends them through the real rules and the real planner; `baseline`
-//! places them by the policies they are compared with; `report` holds the figures.
+//! places them by the policies they are compared with; `rooms` follows what is free; `report` holds the
+//! figures.
 
 mod baseline;
 mod cell;
 mod load;
 mod report;
+mod rooms;
 mod run;
 
 pub use baseline::Baseline;

@@ -13,6 +13,9 @@ pub struct Options {
     pub seeds: u64,
     /// Policies, each once.
     pub policies: Vec<Policy>,
+    /// Shows the planner every node for each pod, also those that cannot hold it or are like another:
+    /// slower, and the same figures.
+    pub shows_all: bool,
     /// Runs at the same time. They do not influence each other's figures.
     pub threads: NonZeroUsize,
 }
@@ -61,7 +64,7 @@ pub fn fill(
         for _ in 0..options.threads.get() {
             scope.spawn(|| {
                 while let Some((policy, seed)) = next() {
-                    let outcome = run(workload, policy, seed);
+                    let outcome = run(workload, policy, seed, options.shows_all);
                     if let Ok(mut outcomes) = outcomes.lock() {
                         outcomes.push(outcome);
                     }
@@ -85,11 +88,11 @@ pub fn fill(
     })
 }
 
-fn run(workload: &Workload, policy: Policy, seed: u64) -> Outcome {
+fn run(workload: &Workload, policy: Policy, seed: u64, shows_all: bool) -> Outcome {
     let arrivals = workload.arrivals(seed)?;
     let (gpu, commands) = match policy.baseline() {
         Some(baseline) => (baseline::place_all(workload, &arrivals, baseline, seed), 0),
-        None => cell::place_all(workload, &arrivals)
+        None => cell::place_all(workload, &arrivals, shows_all)
             .map_err(|source| FillError::Run { seed, source })?,
     };
     let millionths = gpu.get() * 1_000_000 / workload.fleet.gpu().get().max(1);
