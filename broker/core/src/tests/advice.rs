@@ -240,7 +240,7 @@ fn with_the_change_that_is_named_the_planner_grants_in_hundreds_of_random_cells(
         (seed >> 33) % most
     };
     let mut kinds: BTreeMap<String, u32> = BTreeMap::new();
-    for _ in 0..300 {
+    for _ in 0..500 {
         let mut world = World::new();
         for number in 0..2 {
             world.register(number, 1);
