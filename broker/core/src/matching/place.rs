@@ -249,7 +249,9 @@ fn fitting_within(
     let nodes = nodes.filter(|(_, node)| node.slots.len() >= least && is_open(node));
     for (ordinal, node) in nodes {
         for (place, slot) in node.slots.iter().enumerate() {
-            if !within.allows(node, slot.candidate.capacity.model) {
+            let model = slot.candidate.capacity.model;
+            let is_wanted = spec.models.is_empty() || spec.models.contains(&model);
+            if !is_wanted || !within.allows(node, model) {
                 continue;
             }
             for candidate in candidates(problem, (node, slot), id, spec) {
