@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::de::{self, Unexpected, Visitor};
+use serde::de::{self, IntoDeserializer, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
@@ -81,6 +81,17 @@ impl<const MIN: u64, const MAX: u64> Serialize for Whole<MIN, MAX> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(self.0)
     }
+}
+
+/// A word of a closed list, as text. By itself serde would also take it as an object of one field,
+/// `{"batch": null}`, which no document allows.
+pub(super) fn word<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
+    T::deserialize(text.into_deserializer())
 }
 
 struct WholeVisitor<const MIN: u64, const MAX: u64>;

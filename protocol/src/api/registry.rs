@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::amounts::word;
 use super::{BudgetView, Money, Time, Whole};
 use crate::ids::{ClusterId, GpuModel, NodeId, Region, TenantId};
 use crate::quotas::{Basis, Quota, Reclaim};
@@ -65,7 +66,7 @@ pub struct QuotaSet {
     pub lend_limit: Option<Whole<0, 1_000_000_000_000>>,
     /// Whether `nominal` counts as it is set or as far as the tenant's own clusters have it on offer
     /// or on lease.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "word")]
     pub basis: Basis,
 }
 
@@ -230,6 +231,7 @@ pub struct PriceSet {
     /// For which model.
     pub model: GpuModel,
     /// For requests of this tier.
+    #[serde(deserialize_with = "word")]
     pub tier: Tier,
     /// For one whole GPU and one hour, zero or more.
     pub per_gpu_hour: Money,

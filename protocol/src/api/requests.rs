@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::amounts::word;
 use super::{Money, StateReason, Time, Whole};
 use crate::ids::{GpuModel, LeaseId, Project, Region, RequestId, TenantId};
 use crate::requests::{Capability, Class, OnRecall, Placement, PredictionLayer, Tier};
@@ -15,7 +16,7 @@ pub struct RequestCreate {
     #[serde(default = "default_project")]
     pub project: Project,
     /// What kind of work it is; it decides the tier. Default `batch`.
-    #[serde(default = "default_class")]
+    #[serde(default = "default_class", deserialize_with = "word")]
     pub class: Class,
     /// Priority among the tenant's own requests of one tier, higher first. Default 0.
     #[serde(default = "least")]
@@ -39,7 +40,7 @@ pub struct RequestCreate {
     #[serde(default = "least")]
     pub host_memory: Whole<0, 67_108_864>,
     /// Where they may stand. Default `cluster`.
-    #[serde(default = "default_placement")]
+    #[serde(default = "default_placement", deserialize_with = "word")]
     pub placement: Placement,
     /// How long at most, in seconds; the hold is for this long.
     pub duration: Whole<1, 2_592_000>,
@@ -50,7 +51,7 @@ pub struct RequestCreate {
     #[serde(default)]
     pub regions: Vec<Region>,
     /// What happens when owner or rank takes the lease away. Default `requeue`.
-    #[serde(default = "default_on_recall")]
+    #[serde(default = "default_on_recall", deserialize_with = "word")]
     pub on_recall: OnRecall,
     /// The workload that will be sent after the grant, if Sublet runs it.
     #[serde(default)]
@@ -135,6 +136,7 @@ pub struct WorkloadDeclared {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PredictionBody {
     /// Which layer of the predictor answered.
+    #[serde(deserialize_with = "word")]
     pub layer: PredictionLayer,
     /// The version of its model.
     pub version: Whole<0, 4_294_967_295>,

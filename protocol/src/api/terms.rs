@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::amounts::word;
 use super::{Money, Whole};
 use crate::ids::{GpuModel, TenantId};
 use crate::quotas::Reclaim;
@@ -19,7 +20,7 @@ pub struct TermsSet {
     #[serde(default)]
     pub budget: BudgetSet,
     /// What those that belong to it may take back of what they have lent to each other.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "word")]
     pub reclaim: Reclaim,
 }
 

@@ -64,6 +64,8 @@ async fn a_bad_request_names_the_field_and_its_range_and_changes_nothing() {
         ("too long", with("duration", json!(2_592_001)), "BODY_INVALID", "1 to 2592000"),
         ("a bad priority", with("priority", json!(256)), "BODY_INVALID", "0 to 255"),
         ("an unknown class", with("class", json!("urgent")), "BODY_INVALID", "training"),
+        ("a class as an object", with("class", json!({"batch": null})), "BODY_INVALID", "string"),
+        ("a recall as a list", with("on_recall", json!(["close"])), "BODY_INVALID", "string"),
         ("an unknown placement", with("placement", json!("rack")), "BODY_INVALID", "island"),
         ("a bad project", with("project", json!("My Project")), "BODY_INVALID", "a-z, 0-9 and -"),
         ("a price as a number", with("max_price", json!(1)), "BODY_INVALID", ""),
