@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::calendar::Calendar;
 use crate::capacity::SliceId;
 use crate::ids::{
     Boot, CellId, ClusterId, CommandId, GpuModel, HostHash, KeyId, LeaseId, NodeId, Region,
@@ -432,6 +433,13 @@ pub enum Command {
         /// For how long, the least of its members.
         unused: Millis,
     },
+    /// Set when it is off-peak for a tenant, and for all below it that have no hours of their own.
+    SetCalendar {
+        /// Whose.
+        tenant: TenantId,
+        /// The hours; none takes those of its group.
+        calendar: Option<Calendar>,
+    },
 }
 
 /// How an owner recalls a lease through the broker.
@@ -479,6 +487,7 @@ impl Command {
             Command::ReportCheckpoint { .. } => "report_checkpoint",
             Command::RecallLease { .. } => "recall_lease",
             Command::DeclareStalled { .. } => "declare_stalled",
+            Command::SetCalendar { .. } => "set_calendar",
         }
     }
 }

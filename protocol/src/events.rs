@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::calendar::Calendar;
 use crate::capacity::SliceId;
 use crate::commands::{GuestOutcome, IdempotencyKey, NackReason};
 use crate::ids::{
@@ -360,6 +361,13 @@ pub enum Event {
         /// Why.
         cause: PromiseCause,
     },
+    /// When it is off-peak for a tenant was set.
+    CalendarSet {
+        /// Whose.
+        tenant: TenantId,
+        /// The hours; none takes those of its group.
+        calendar: Option<Calendar>,
+    },
 }
 
 impl Event {
@@ -405,6 +413,7 @@ impl Event {
             Event::LeaseEndAnnounced { .. } => "lease_end_announced",
             Event::StartPromised { .. } => "start_promised",
             Event::PromiseWithdrawn { .. } => "promise_withdrawn",
+            Event::CalendarSet { .. } => "calendar_set",
         }
     }
 
@@ -440,6 +449,7 @@ impl Event {
             Event::TenantCreated { tenant, .. }
             | Event::QuotaSet { tenant, .. }
             | Event::TermsSet { tenant, .. }
+            | Event::CalendarSet { tenant, .. }
             | Event::TenantMoved { tenant, .. }
             | Event::TenantOverAdmitted { tenant, .. } => Names::of(Some(*tenant), None, None),
             Event::ClusterCreated { owner, .. } | Event::PriceSet { owner, .. } => {

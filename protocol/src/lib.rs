@@ -13,12 +13,14 @@
 pub mod ids;
 pub mod units;
 
+pub mod calendar;
 pub mod capacity;
 pub mod money;
 pub mod policy;
 pub mod preemption;
 pub mod quotas;
 
+pub mod deferral;
 pub mod offers;
 pub mod requests;
 

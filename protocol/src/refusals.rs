@@ -201,6 +201,9 @@ pub enum Rejection {
     /// None of the models that are asked for is known to the cell.
     #[error("no GPU model of that name is known")]
     ModelUnknown,
+    /// Off-peak hours without a day or a length, or too many of them.
+    #[error("the off-peak hours need a day and a length, and must be at most 16")]
+    CalendarInvalid,
 }
 
 impl Rejection {
@@ -272,6 +275,7 @@ impl Rejection {
             Rejection::LeaseNotStalled => "LEASE_NOT_STALLED",
             Rejection::PromiseInvalid => "PROMISE_INVALID",
             Rejection::ModelUnknown => "MODEL_UNKNOWN",
+            Rejection::CalendarInvalid => "CALENDAR_INVALID",
         }
     }
 }

@@ -4,9 +4,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::capacity::{ComputeCapability, DriverVersion, Hardware};
+use crate::deferral::Deferral;
 use crate::ids::{GpuModel, Project, Region};
 use crate::money::MicroCredits;
-use crate::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds};
+use crate::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds, Timestamp};
 
 /// Rank of a request. A higher tier may preempt a lower one, never an equal one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -196,6 +197,9 @@ pub struct RequestSpec {
     /// What the GPU must be able to do.
     #[serde(default)]
     pub capability: Capability,
+    /// When it may start; none means at any time.
+    #[serde(default)]
+    pub deferral: Option<Box<Deferral>>,
 }
 
 /// Most members of a gang.
@@ -242,6 +246,9 @@ pub enum SpecError {
     /// `workload`.
     #[error("workload must be 1 to 32768 bytes")]
     Workload,
+    /// `defer`.
+    #[error("defer must have at most 64 windows, in order and apart, none behind its last start")]
+    Deferral,
 }
 
 impl RequestSpec {
@@ -259,7 +266,20 @@ impl RequestSpec {
         let few = self.models.len() <= CHOICES_MAX && self.regions.len() <= CHOICES_MAX;
         within(few, SpecError::Choices)?;
         let fits = self.workload.is_none_or(|w| (1..=WORKLOAD_MAX).contains(&w.size));
-        within(fits, SpecError::Workload)
+        within(fits, SpecError::Workload)?;
+        within(self.deferral.as_deref().is_none_or(Deferral::is_sound), SpecError::Deferral)
+    }
+
+    /// The first instant from `at` on at which it may start.
+    #[must_use]
+    pub fn opens_at(&self, at: Timestamp) -> Timestamp {
+        self.deferral.as_ref().map_or(at, |deferral| deferral.opens_at(at))
+    }
+
+    /// Until when it may start if it may at `at`: for ever if nothing is named.
+    #[must_use]
+    pub fn closes_at(&self, at: Timestamp) -> Option<Timestamp> {
+        self.deferral.as_ref().and_then(|deferral| deferral.closes_at(at))
     }
 
     /// The share of GPUs of all members together.
@@ -374,6 +394,7 @@ mod tests {
             workload: None,
             prediction: None,
             capability: Capability::ANY,
+            deferral: None,
         }
     }
 
@@ -381,6 +402,12 @@ mod tests {
 
     #[test]
     fn each_amount_is_refused_just_outside_its_range_and_accepted_just_inside() {
+        let deferral = |until| Deferral {
+            not_before: Some(Timestamp::new(until)),
+            deadline: None,
+            windows: vec![],
+            start_by: Timestamp::new(1),
+        };
         let rows: [(SpecError, Change, Change); 9] = [
             (SpecError::Count, |s| s.count = 0, |s| s.count = 1_024),
             (SpecError::Count, |s| s.count = 1_025, |s| s.count = 1),
@@ -411,5 +438,8 @@ mod tests {
             assert_eq!(refused.validate(), Err(error));
             assert_eq!(accepted.validate(), Ok(()), "neighbour of {error:?}");
         }
+        let with =
+            |until| RequestSpec { deferral: Some(Box::new(deferral(until))), ..spec() }.validate();
+        assert_eq!((with(2), with(1)), (Err(SpecError::Deferral), Ok(())));
     }
 }

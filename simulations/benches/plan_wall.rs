@@ -94,6 +94,7 @@ fn spec(class: Class, wanted: u64, count: u32) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::default(),
+        deferral: None,
     }
 }
 

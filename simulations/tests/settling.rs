@@ -145,6 +145,7 @@ fn spec(ask: &Ask) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }
 

@@ -41,6 +41,7 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of it, for as long as the program runs")]
 enum Command {
     /// Run everything on this machine with simulated GPUs: broker, clusters, tenants, load.
     Dev(dev::Dev),

@@ -2,8 +2,9 @@
 
 use clap::{Args, Subcommand};
 use sublet_protocol::api::{
-    BudgetSet, Money, ParentSet, ParentView, TenantCreate, TenantView, TermsSet, Whole,
+    BudgetSet, CalendarSet, Money, ParentSet, ParentView, TenantCreate, TenantView, TermsSet, Whole,
 };
+use sublet_protocol::calendar::{Calendar, OffPeak, Zone};
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::quotas::Reclaim;
@@ -15,7 +16,7 @@ use crate::client::Client;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Table};
 use crate::suggest;
-use crate::units::show_gpus;
+use crate::units::{parse_hours, show_gpus, show_hours};
 
 /// Show, add and move tenants, and set their terms.
 #[derive(Debug, Subcommand)]
@@ -26,7 +27,7 @@ pub(super) enum Tenant {
     Show(Show),
     /// Add a tenant.
     Create(Create),
-    /// Set weight, budgets, and what members of a group take back.
+    /// Set weight, budgets, off-peak hours, and what members of a group take back.
     Set(Set),
     /// Move a tenant, with all below it, to another group.
     Move(Move),
@@ -51,7 +52,8 @@ pub(super) struct Create {
     parent: Option<TenantId>,
 }
 
-/// Set weight, budgets, and what members of a group take back. What is not named stays as it is.
+/// Set weight, budgets, off-peak hours, and what members of a group take back. What is not named
+/// stays as it is.
 #[derive(Debug, Args)]
 pub(super) struct Set {
     /// Whose.
@@ -72,6 +74,23 @@ pub(super) struct Set {
     /// leases: nothing, what requests of a lower tier or priority got, or all of it.
     #[arg(long, value_parser = amounts::reclaim())]
     reclaim: Option<Reclaim>,
+    /// Whose clocks its off-peak hours go by, as Europe/Berlin.
+    #[arg(long, value_parser = zone, value_name = "ZONE")]
+    time_zone: Option<Zone>,
+    /// When it is off-peak, as 22:00-06:00 or "sat,sun 00:00-24:00"; may be given several times. Or
+    /// none: then the hours of its group count.
+    #[arg(long, value_parser = hours_or_none, value_name = "HOURS")]
+    off_peak: Vec<OrNone<OffPeak>>,
+}
+
+/// Reads the name of a time zone.
+fn zone(text: &str) -> Result<Zone, String> {
+    Zone::new(text).map_err(|error| error.to_string())
+}
+
+/// Reads off-peak hours, or `none`.
+fn hours_or_none(text: &str) -> Result<OrNone<OffPeak>, String> {
+    if text == "none" { Ok(OrNone::None) } else { parse_hours(text).map(OrNone::Some) }
 }
 
 /// Move a tenant.
@@ -121,11 +140,47 @@ fn known(client: &Client, id: TenantId) -> Outcome<TenantView> {
 impl Set {
     fn run(self, client: &Client) -> Outcome<TenantView> {
         let has_budget = self.budget.is_some() || self.gpu_hours.is_some();
-        if self.weight.is_none() && !has_budget && self.reclaim.is_none() {
-            let flags = "say what to set: --weight, --budget, --gpu-hours or --reclaim";
-            return Err(Failure::usage(flags));
+        let has_terms = self.weight.is_some() || has_budget || self.reclaim.is_some();
+        let has_hours = self.time_zone.is_some() || !self.off_peak.is_empty();
+        if !has_terms && !has_hours {
+            return Err(Failure::usage(
+                "say what to set: --weight, --budget, --gpu-hours, --reclaim, --time-zone or --off-peak",
+            ));
         }
         let tenant = known(client, self.id)?;
+        if has_hours {
+            let calendar = self.calendar(tenant.calendar.as_ref())?;
+            client.set_calendar(self.id, &CalendarSet { calendar })?;
+        }
+        if has_terms {
+            client.set_terms(self.id, &self.terms(&tenant)?)?;
+        }
+        known(client, self.id)
+    }
+
+    /// The off-peak hours that are to count; none if those of its group are to.
+    fn calendar(&self, before: Option<&Calendar>) -> Outcome<Option<Calendar>> {
+        let hours = self.off_peak.iter().filter_map(|hours| match hours {
+            OrNone::None => None,
+            OrNone::Some(hours) => Some(hours.clone()),
+        });
+        let hours: Vec<OffPeak> = hours.collect();
+        if hours.len() < self.off_peak.len() {
+            return match (hours.is_empty(), &self.time_zone) {
+                (true, None) => Ok(None),
+                _ => Err(Failure::usage("--off-peak none goes with no other hours and no zone")),
+            };
+        }
+        let zone = self.time_zone.clone().or_else(|| before.map(|before| before.zone.clone()));
+        let zone = zone.ok_or_else(|| {
+            Failure::usage("whose clocks count? add --time-zone, as Europe/Berlin")
+        })?;
+        let known = || before.map(|before| before.off_peak.clone()).unwrap_or_default();
+        let off_peak = if hours.is_empty() { known() } else { hours };
+        Ok(Some(Calendar { zone, off_peak }))
+    }
+
+    fn terms(&self, tenant: &TenantView) -> Outcome<TermsSet> {
         let (time, money) = (&tenant.budget.gpu_seconds, &tenant.budget.money);
         let currency = tenant.hold.currency;
         let seconds = match self.gpu_hours {
@@ -144,8 +199,7 @@ impl Set {
         };
         let weight = self.weight.unwrap_or_else(|| Whole::clamped(tenant.weight.into()));
         let reclaim = self.reclaim.unwrap_or(tenant.reclaim);
-        client.set_terms(self.id, &TermsSet { weight, budget, reclaim })?;
-        known(client, self.id)
+        Ok(TermsSet { weight, budget, reclaim })
     }
 }
 
@@ -187,6 +241,16 @@ fn budget(tenant: &TenantView) -> String {
     format!("{money_line}\n{time_line} of GPU")
 }
 
+/// Its own off-peak hours.
+fn off_peak(tenant: &TenantView) -> String {
+    let Some(calendar) = &tenant.calendar else { return "as its group".to_owned() };
+    let hours: Vec<String> = calendar.off_peak.iter().map(show_hours).collect();
+    match hours.is_empty() {
+        true => format!("never ({})", calendar.zone),
+        false => format!("{} ({})", hours.join("\n"), calendar.zone),
+    }
+}
+
 fn quotas(tenant: &TenantView) -> Vec<String> {
     let quota = |nominal: u64| show_gpus(GpuMilli::new(nominal));
     tenant.quotas.iter().map(|q| format!("{} {}", quota(q.nominal), q.model)).collect()
@@ -225,6 +289,7 @@ fn fields(tenant: &TenantView) -> Vec<(&'static str, String)> {
         ("share", tenant.share.map_or_else(|| "without end".to_owned(), |s| s.to_string())),
         ("spent this month", budget(tenant)),
         ("members take back", amounts::word(&tenant.reclaim)),
+        ("off-peak", off_peak(tenant)),
         ("set aside", format!("{} {}", show_money(tenant.hold.amount), tenant.hold.currency)),
         ("quotas", quotas(tenant).join("\n")),
     ]

@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 use sublet_protocol::api::{
-    AccountView, ClusterCreate, ClusterView, LeaseView, LedgerState, NodeView, OfferPage,
-    ParentSet, ParentView, PlanView, PriceSet, PriceView, QuotaSet, QuotaView, RecallCreate,
-    RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView,
-    WhyView,
+    AccountView, CalendarSet, CalendarView, ClusterCreate, ClusterView, LeaseView, LedgerState,
+    NodeView, OfferPage, ParentSet, ParentView, PlanView, PriceSet, PriceView, QuotaSet, QuotaView,
+    RecallCreate, RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet,
+    TermsView, VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId};
 use ureq::http::Method;
@@ -145,6 +145,15 @@ impl Client {
     /// Sets weight, budgets and reclaim.
     pub(crate) fn set_terms(&self, tenant: TenantId, terms: &TermsSet) -> Outcome<TermsView> {
         self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/terms"), Some(terms))
+    }
+
+    /// Sets when it is off-peak.
+    pub(crate) fn set_calendar(
+        &self,
+        tenant: TenantId,
+        calendar: &CalendarSet,
+    ) -> Outcome<CalendarView> {
+        self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/calendar"), Some(calendar))
     }
 
     /// Moves a tenant to another group.

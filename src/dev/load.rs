@@ -158,5 +158,6 @@ fn spec(job: &Job, name: u128, models: &[GpuModel]) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }

@@ -4,14 +4,18 @@
 
 mod duration;
 mod gpus;
+mod hours;
 mod memory;
+mod when;
 
 #[cfg(test)]
 mod case_d12;
 
 pub(crate) use duration::{parse_seconds, show_seconds};
 pub(crate) use gpus::{Gpus, parse_gpus, show_gpus};
+pub(crate) use hours::{parse_hours, show_hours};
 pub(crate) use memory::{Memory, MemoryRange, parse_memory, parse_memory_range, show_memory};
+pub(crate) use when::{When, parse_when};
 
 /// Splits `12.5GB` into the digits before and after the point and the unit behind them.
 fn split_number(text: &str) -> Option<(u128, u128, u32, &str)> {

@@ -67,6 +67,11 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             let moment = state.moment();
             state.tree.set_parent(*tenant, *parent, &moment);
         }
+        Event::CalendarSet { tenant, calendar } => {
+            if let Some(entry) = state.tenants.get_mut(tenant) {
+                entry.calendar.clone_from(calendar);
+            }
+        }
         Event::TenantOverAdmitted { .. } => {}
         Event::ClusterCreated { cluster, owner, region, devices_max } => {
             let fresh = Cluster {
@@ -222,6 +227,7 @@ fn tenant_created(state: &mut State, tenant: TenantId, parent: Option<TenantId>)
         keys: 0,
         hold: MicroCredits::ZERO,
         created_at: state.now,
+        calendar: None,
     };
     state.tenants.insert(tenant, fresh);
 }

@@ -107,6 +107,7 @@ pub(crate) fn spec(class: Class, count: u32) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }
 

@@ -203,6 +203,7 @@ const fn status_of(rejection: Rejection) -> StatusCode {
         | Rejection::SpecInvalid(_)
         | Rejection::QuotaTooSmall
         | Rejection::ModelUnknown
+        | Rejection::CalendarInvalid
         | Rejection::CostTooLarge
         | Rejection::TooMany
         | Rejection::RecallTooSoon
@@ -222,6 +223,7 @@ const fn pointer_of(error: SpecError) -> &'static str {
         SpecError::MaxPrice => "/max_price/amount",
         SpecError::Choices => "/models",
         SpecError::Workload => "/workload/size",
+        SpecError::Deferral => "/defer",
     }
 }
 

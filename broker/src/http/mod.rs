@@ -5,6 +5,7 @@
 //! OpenAPI document at `/openapi.json`. Errors are problem documents (RFC 9457) with a stable code.
 
 mod app;
+mod defer;
 mod error;
 mod extract;
 mod finish;

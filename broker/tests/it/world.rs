@@ -103,6 +103,7 @@ pub(crate) fn spec(workload: Option<WorkloadRef>) -> RequestSpec {
         workload,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }
 

@@ -154,6 +154,7 @@ fn spec() -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }
 

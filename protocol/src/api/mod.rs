@@ -9,6 +9,7 @@
 //! feature `openapi` each body also describes itself for the OpenAPI document.
 
 mod amounts;
+mod calendar;
 mod leases;
 mod ledger;
 mod offers;
@@ -27,6 +28,7 @@ mod schemas;
 mod tests;
 
 pub use amounts::{Money, OutOfRange, Whole};
+pub use calendar::{CalendarSet, CalendarView, DeferCreate};
 pub use leases::{
     AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen, RecallCreate, RecallView,
 };

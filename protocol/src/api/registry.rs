@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::amounts::word;
 use super::{BudgetView, Money, Time, Whole};
+use crate::calendar::Calendar;
 use crate::ids::{ClusterId, GpuModel, NodeId, Region, TenantId};
 use crate::quotas::{Basis, Quota, Reclaim};
 use crate::requests::Tier;
@@ -47,6 +48,9 @@ pub struct TenantView {
     pub open_requests: u32,
     /// What is set aside for its leases that have not ended.
     pub hold: Money,
+    /// When it is off-peak for it, if it has hours of its own; else those of its group count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<Calendar>,
 }
 
 /// A quota to be set.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::amounts::word;
-use super::{Money, StateReason, Time, Whole};
+use super::{DeferCreate, Money, StateReason, Time, Whole};
 use crate::ids::{GpuModel, LeaseId, Project, Region, RequestId, TenantId};
 use crate::requests::{Capability, Class, OnRecall, Placement, PredictionLayer, Tier};
 
@@ -62,6 +62,9 @@ pub struct RequestCreate {
     /// The least that GPU and driver must be able to do. Default: anything.
     #[serde(default)]
     pub capability: Capability,
+    /// When it is to start; none, the default, means as soon as it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defer: Option<DeferCreate>,
 }
 
 /// The body of a dry run: the request that would be sent.
@@ -113,6 +116,7 @@ impl RequestCreate {
             workload: None,
             prediction: None,
             capability: Capability::ANY,
+            defer: None,
         }
     }
 }

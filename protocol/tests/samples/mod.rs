@@ -7,10 +7,12 @@ mod stored;
 pub use messages::{down, replies, up};
 pub use stored::{commands, outcomes, records};
 
+use sublet_protocol::calendar::{Calendar, Day, OffPeak, TimeOfDay, Zone};
 use sublet_protocol::capacity::{
     Capacity, ComputeCapability, DriverVersion, Hardware, Isolation, Origin, Part, PciDevice,
     SliceId,
 };
+use sublet_protocol::deferral::{Deferral, Window};
 use sublet_protocol::ids::{
     Boot, ClusterId, DeviceId, GpuModel, HostHash, LeaseId, NodeId, Project, Region, RequestId,
     TenantId, Token,
@@ -21,7 +23,7 @@ use sublet_protocol::offers::{Division, HostRoom, IdleFor, MigMode, OfferTerms, 
 use sublet_protocol::requests::{
     Capability, Class, OnRecall, Placement, Prediction, PredictionLayer, RequestSpec, WorkloadRef,
 };
-use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds};
+use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds, Timestamp};
 
 pub fn tenant() -> TenantId {
     TenantId::new("acme").unwrap()
@@ -134,6 +136,26 @@ pub fn spec() -> RequestSpec {
             driver: Some(DriverVersion { major: 535, minor: 104 }),
             compute: Some(ComputeCapability { major: 8, minor: 0 }),
         },
+        deferral: Some(Box::new(Deferral {
+            not_before: Some(Timestamp::new(1_700_000_100_000)),
+            deadline: Some(Timestamp::new(1_700_000_900_000)),
+            windows: vec![Window {
+                from: Timestamp::new(1_700_000_200_000),
+                until: Timestamp::new(1_700_000_300_000),
+            }],
+            start_by: Timestamp::new(1_700_000_400_000),
+        })),
+    }
+}
+
+pub fn calendar() -> Calendar {
+    Calendar {
+        zone: Zone::new("Europe/Berlin").unwrap(),
+        off_peak: vec![OffPeak {
+            days: [Day::Fri, Day::Mon].into(),
+            from: TimeOfDay::new(1_320).unwrap(),
+            until: TimeOfDay::new(360).unwrap(),
+        }],
     }
 }
 

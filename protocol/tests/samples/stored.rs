@@ -18,8 +18,8 @@ use sublet_protocol::requests::{PromiseCause, SpecError, Tier};
 use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Seconds, Timestamp};
 
 use super::{
-    boot, cluster, host, lease, model, node, offer, owner, request, slice, spec, tenant, terms,
-    token, whole,
+    boot, calendar, cluster, host, lease, model, node, offer, owner, request, slice, spec, tenant,
+    terms, token, whole,
 };
 
 fn key_id() -> KeyId {
@@ -122,6 +122,7 @@ fn all_commands() -> Vec<Command> {
             recall: Recall::Planned { by: Timestamp::new(1_700_000_300_000) },
         },
         Command::DeclareStalled { lease, unused: Millis::new(7_200_000) },
+        Command::SetCalendar { tenant: tenant(), calendar: Some(calendar()) },
     ]
 }
 
@@ -139,7 +140,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 27, "a command has no sample");
+    assert_eq!(all.len(), 28, "a command has no sample");
     [all, promises()].concat()
 }
 
@@ -289,6 +290,7 @@ fn lease_events() -> Vec<Event> {
             tenant: tenant(),
             cause: PromiseCause::OwnerReturned,
         },
+        Event::CalendarSet { tenant: tenant(), calendar: Some(calendar()) },
     ]
 }
 
@@ -307,6 +309,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 38, "an event has no sample");
+    assert_eq!(all.len(), 39, "an event has no sample");
     all
 }

@@ -44,7 +44,7 @@ struct Operation {
 /// What can be asked.
 #[derive(Debug, Clone)]
 pub(super) enum Ask {
-    Submit(RequestSpec),
+    Submit(Box<RequestSpec>),
     Cancel(RequestId),
     Release(LeaseId),
     Revoke(LeaseId),
@@ -75,7 +75,7 @@ impl World {
             _submit => {
                 if self.checker.open_requests(tenant) < OPEN_MAX {
                     let spec = self.spec();
-                    self.ask(Some(tenant), Ask::Submit(spec));
+                    self.ask(Some(tenant), Ask::Submit(Box::new(spec)));
                 }
             }
         }
@@ -137,6 +137,7 @@ impl World {
         let command = match operation.ask.clone() {
             // The broker draws a number for each try; the key makes them one.
             Ask::Submit(spec) => {
+                let spec = *spec;
                 let tenant = operation.tenant.unwrap_or_else(|| setup::name("nobody"));
                 Command::SubmitRequest { request: RequestId::new(number), tenant, spec }
             }
@@ -227,6 +228,7 @@ pub(super) fn plain_spec(class: Class) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }
 

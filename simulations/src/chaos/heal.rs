@@ -149,7 +149,7 @@ impl World {
         for _ in 0..slices {
             let mut spec = plain_spec(Class::Experiment);
             spec.duration = Seconds::new(PROBE);
-            self.ask(Some(probing), Ask::Submit(spec));
+            self.ask(Some(probing), Ask::Submit(Box::new(spec)));
         }
     }
 

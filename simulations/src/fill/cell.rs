@@ -298,5 +298,6 @@ fn spec(pod: &Pod) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }

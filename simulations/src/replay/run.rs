@@ -345,6 +345,7 @@ pub(crate) fn spec(job: &Job) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     };
     let question = Question::new(Declared::of(&spec));
     let answer =

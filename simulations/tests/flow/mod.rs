@@ -379,6 +379,7 @@ fn spec(job: &Job) -> RequestSpec {
         host_memory: MiB::ZERO,
         placement: job.placement,
         capability: Capability::ANY,
+        deferral: None,
         duration: Seconds::new(job.bought),
         max_price: None,
         regions: vec![],

@@ -182,6 +182,7 @@ fn run(cell: &mut Cell, instance: &Instance, submission: Submission) {
             max_price: None,
             regions: vec![],
             capability: Capability::default(),
+            deferral: None,
             on_recall: OnRecall::Requeue,
             workload: None,
             prediction: None,

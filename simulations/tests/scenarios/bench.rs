@@ -78,6 +78,7 @@ pub(crate) fn spec(count: u32, seconds: u64) -> RequestSpec {
         workload: None,
         prediction: None,
         capability: Capability::ANY,
+        deferral: None,
     }
 }
 

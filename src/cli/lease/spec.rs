@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use sublet_predictor::{Buffers, Declared, Question, predict};
 use sublet_protocol::agent::Workload;
-use sublet_protocol::api::RequestCreate;
+use sublet_protocol::api::{DeferCreate, RequestCreate, Time};
 use sublet_protocol::ids::{GpuModel, Project, Region};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::requests::{Class, OnRecall, Placement, WORKLOAD_MAX};
@@ -18,7 +18,7 @@ use super::super::amounts;
 use super::super::price::currency;
 use crate::client::Client;
 use crate::failure::{Failure, Outcome};
-use crate::units::{Gpus, Memory, parse_gpus, parse_memory, parse_seconds};
+use crate::units::{Gpus, Memory, When, parse_gpus, parse_memory, parse_seconds, parse_when};
 
 /// What is leased for at most if nothing is said: long enough to try something, short enough for most
 /// idle times.
@@ -59,6 +59,16 @@ pub(super) struct Spec {
     /// Where several GPUs may stand.
     #[arg(long, value_parser = amounts::placement())]
     placement: Option<Placement>,
+    /// Not before this, as 2026-12-01T22:00:00+01:00 or, from now on, as 8h.
+    #[arg(long, value_parser = parse_when, value_name = "WHEN", allow_hyphen_values = true)]
+    not_before: Option<When>,
+    /// In the off-peak hours of your tenant; outside of them only if the deadline could not be met any
+    /// more, or after a week without one.
+    #[arg(long)]
+    off_peak: bool,
+    /// When it should be over, as 2026-12-02T08:00:00+01:00 or, from now on, as 20h.
+    #[arg(long, value_parser = parse_when, value_name = "WHEN", allow_hyphen_values = true)]
+    deadline: Option<When>,
     /// What happens to the request when owner or rank takes the GPUs away.
     #[arg(long, value_parser = amounts::on_recall())]
     on_recall: Option<OnRecall>,
@@ -117,10 +127,26 @@ impl Spec {
             put("max_price", Some(json!({ "amount": amount.to_string(), "currency": currency })));
         }
         put("prediction", self.prediction(duration));
+        put("defer", self.defer(client)?);
         let given = [("memory", &self.memory), ("host_memory", &self.host_memory)];
         let given = given.into_iter();
         let given = given.filter_map(|(name, memory)| Some((name, memory.as_ref()?.text.clone())));
         Ok(Body { json: Value::Object(fields), defaulted, given: given.collect() })
+    }
+
+    /// When it is to start, if that was said. What is said from now on is counted from the time of the
+    /// ledger, which instants are compared with.
+    fn defer(&self, client: &Client) -> Outcome<Option<Value>> {
+        if self.not_before.is_none() && !self.off_peak && self.deadline.is_none() {
+            return Ok(None);
+        }
+        let now = client.status()?.now.0;
+        let instant = |when: Option<When>| when.map(|when| Time(when.instant(now)));
+        Ok(Some(json!(DeferCreate {
+            not_before: instant(self.not_before),
+            off_peak: self.off_peak,
+            deadline: instant(self.deadline),
+        })))
     }
 
     /// The models of both flags, which must agree.

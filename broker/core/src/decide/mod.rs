@@ -73,6 +73,9 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
         Command::MoveTenant { tenant, parent } => {
             tenants::move_tenant(state, actor, *tenant, *parent)
         }
+        Command::SetCalendar { tenant, calendar } => {
+            tenants::set_calendar(state, actor, *tenant, calendar.as_ref())
+        }
         Command::CreateCluster { cluster, owner, region, devices_max } => {
             setup::create_cluster(state, actor, *cluster, (*owner, *region, *devices_max))
         }

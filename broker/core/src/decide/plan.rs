@@ -28,7 +28,11 @@ pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> 
     if !request.is_waiting() && !state.leaves_out(Mutation::GrantedAgain) {
         return Err(Rejection::RequestNotWaiting);
     }
-    if request.is_paused(now) {
+    let is_start = match group {
+        PlanGroup::Grant { .. } | PlanGroup::Preempt { .. } => true,
+        PlanGroup::Promise { .. } | PlanGroup::Withdraw { .. } => false,
+    };
+    if is_start && request.is_paused(now) {
         return Err(Rejection::RequestPaused);
     }
     match group {

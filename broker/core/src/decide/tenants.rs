@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sublet_protocol::calendar::Calendar;
 use sublet_protocol::commands::Actor;
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{GpuModel, LeaseId, TenantId};
@@ -91,6 +92,24 @@ pub(super) fn set_terms(
         events.extend(caps(state, &after, tenant, now));
     }
     Ok(events)
+}
+
+/// Requests that wait for off-peak hours keep those that they were submitted with.
+pub(super) fn set_calendar(
+    state: &State,
+    actor: &Actor,
+    tenant: TenantId,
+    calendar: Option<&Calendar>,
+) -> Decision {
+    only_operator(actor)?;
+    let entry = state.tenants.get(&tenant).ok_or(Rejection::TenantMissing)?;
+    if calendar.is_some_and(|calendar| calendar.validate().is_err()) {
+        return Err(Rejection::CalendarInvalid);
+    }
+    if entry.calendar.as_ref() == calendar {
+        return Ok(Vec::new());
+    }
+    Ok(vec![Event::CalendarSet { tenant, calendar: calendar.cloned() }])
 }
 
 /// What a cut budget does to leases that it no longer covers: the oldest keep what they may cost as

@@ -287,6 +287,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::PromiseWithdrawn { .. } => true,
         Event::CellCreated { .. }
         | Event::TenantCreated { .. }
+        | Event::CalendarSet { .. }
         | Event::ClusterCreated { .. }
         | Event::NodeRegistered { .. }
         | Event::NodeSilenced { .. }

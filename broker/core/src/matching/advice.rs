@@ -42,6 +42,8 @@ pub enum Change {
     Duration(Seconds),
     /// Ask for this many slices.
     Count(u32),
+    /// Do not wait for better hours.
+    AtAnyTime,
 }
 
 /// What an offer lacks.
@@ -181,11 +183,16 @@ fn unpriced(state: &State, spec: &RequestSpec) -> Option<Unmet> {
 /// cost and where it may stand, last how long and how many. Nothing helps at once who pauses, and who
 /// has slices freed for it needs no help.
 pub(super) fn change(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Change> {
-    if request.is_paused(problem.view.now) || request.stage != RequestStage::Waiting {
+    let now = problem.view.now;
+    let is_spared = request.paused_until.is_some_and(|until| now < until);
+    if is_spared || request.stage != RequestStage::Waiting {
         return None;
     }
     let slots = problem.nodes.iter().map(|node| node.slots.len()).sum::<usize>();
     let mut trial = Trial { problem, id, request, left: STEPS_MAX / slots.max(1) };
+    if request.is_paused(now) {
+        return trial.first(std::iter::once(Change::AtAnyTime));
+    }
     let capacities = || {
         let slots = problem.nodes.iter().flat_map(|node| &node.slots);
         slots.map(|slot| slot.candidate.capacity)
@@ -319,5 +326,6 @@ fn apply(change: Change, spec: &mut RequestSpec) {
         Change::Placement(placement) => spec.placement = placement,
         Change::Duration(duration) => spec.duration = duration,
         Change::Count(count) => spec.count = count,
+        Change::AtAnyTime => spec.deferral = None,
     }
 }

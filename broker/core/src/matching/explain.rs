@@ -56,6 +56,8 @@ pub struct Explanation {
     pub promised: Option<Timestamp>,
     /// When it will start, as far as that can be told; nothing if it cannot.
     pub eta: Option<Eta>,
+    /// Until when it is not tried, if it pauses or waits for better hours.
+    pub deferred_until: Option<Timestamp>,
     /// The smallest single change with which it would start now, if one helps.
     pub change: Option<Change>,
     /// What of it nothing that is known could meet, if that is so.
@@ -163,6 +165,8 @@ fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Expla
         pledged,
         promised: problem.reservations.start_of(id),
         eta: eta(problem, id, request),
+        deferred_until: Some(request.opens_at(problem.view.now))
+            .filter(|opens_at| *opens_at > problem.view.now),
         change: advice::change(problem, id, request),
         unmet: advice::unmet(problem.view.state, &request.spec),
     }
@@ -183,8 +187,11 @@ fn eta(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Eta> {
     let spent = Spent::default();
     let start = |ends| problem.reservations.estimate(&spent, (id, request), ends);
     let reserved = problem.reservations.start_of(id);
-    let latest = reserved.or_else(|| start(Ends::Bought).map(|start| start.at))?;
+    let opens_at = request.opens_at(now);
+    let latest = reserved.or_else(|| start(Ends::Bought).map(|start| start.at));
+    let latest = latest?.max(opens_at);
     let earliest = start(Ends::Predicted).map_or(latest, |start| start.at.min(latest));
+    let earliest = earliest.max(opens_at);
     Some(Eta { earliest, latest })
 }
 
@@ -302,6 +309,10 @@ pub fn what_if_within(
         paused_until: None,
     };
     let mut problem = Problem::within(view, limits);
+    if request.is_paused(view.now) {
+        let explanation = explanation(&problem, id, &request);
+        return WhatIf { outcome: WhatIfOutcome::Wait(explanation), hold: None };
+    }
     if let Some(pick) = place::pick(&problem, &Spent::default(), id, &request) {
         let hold = money::cost_half_even(pick.price, pick.total, spec.duration.as_millis());
         let (cluster, model, price) = (pick.cluster, pick.model, pick.price);

@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::capacity::{Part, SliceId};
+use sublet_protocol::deferral::Deferral;
 use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, Region, RequestId, TenantId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom};
@@ -186,6 +187,7 @@ pub(super) struct Shape {
     fit: Fit,
     count: u32,
     max_price: Option<MicroCredits>,
+    deferral: Option<Box<Deferral>>,
     /// The declared time, where a budget must cover it.
     budgeted: Option<Seconds>,
 }
@@ -236,12 +238,14 @@ impl Shape {
             on_recall: _,
             workload: _,
             prediction: _,
+            deferral,
         } = spec;
         Shape {
             tenant,
             fit: Fit::of(spec),
             count: *count,
             max_price: *max_price,
+            deferral: deferral.clone(),
             budgeted: state.tree.has_budget(tenant).then_some(*duration),
         }
     }

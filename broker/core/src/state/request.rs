@@ -91,10 +91,31 @@ impl Request {
         self.preemptions
     }
 
-    /// Whether it was preempted so lately that it is not tried again yet.
+    /// Whether it is not tried yet: it was preempted lately, or waits for better hours.
     #[must_use]
     pub fn is_paused(&self, now: Timestamp) -> bool {
-        self.paused_until.is_some_and(|until| now < until)
+        self.opens_at(now) > now
+    }
+
+    /// The first instant from `at` on at which it may start. What was freed for it, it may have at
+    /// any time.
+    #[must_use]
+    pub fn opens_at(&self, at: Timestamp) -> Timestamp {
+        match self.stage {
+            RequestStage::Pledged { .. } => at,
+            RequestStage::Waiting | RequestStage::Granted { .. } => {
+                self.spec.opens_at(at.max(self.paused_until.unwrap_or(Timestamp::ZERO)))
+            }
+        }
+    }
+
+    /// Until when it may start if it may at `at`: for ever if nothing is named.
+    #[must_use]
+    pub fn closes_at(&self, at: Timestamp) -> Option<Timestamp> {
+        match self.stage {
+            RequestStage::Pledged { .. } => None,
+            RequestStage::Waiting | RequestStage::Granted { .. } => self.spec.closes_at(at),
+        }
     }
 
     /// Until when it is not tried again, if it was ever preempted.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use sublet_protocol::calendar::Calendar;
 use sublet_protocol::ids::GpuModel;
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::units::{GpuMilli, Timestamp};
@@ -16,6 +17,7 @@ pub struct Tenant {
     pub(crate) keys: u32,
     pub(crate) hold: MicroCredits,
     pub(crate) created_at: Timestamp,
+    pub(crate) calendar: Option<Calendar>,
 }
 
 impl Tenant {
@@ -41,6 +43,12 @@ impl Tenant {
     #[must_use]
     pub const fn hold(&self) -> MicroCredits {
         self.hold
+    }
+
+    /// When it is off-peak for it, if it has hours of its own; else those of its group count.
+    #[must_use]
+    pub const fn calendar(&self) -> Option<&Calendar> {
+        self.calendar.as_ref()
     }
 
     /// When it was added.

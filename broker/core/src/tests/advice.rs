@@ -46,6 +46,7 @@ fn with(change: Change, asked: &RequestSpec) -> RequestSpec {
         Change::Placement(placement) => changed.placement = placement,
         Change::Duration(duration) => changed.duration = duration,
         Change::Count(count) => changed.count = count,
+        Change::AtAnyTime => changed.deferral = None,
     }
     changed
 }

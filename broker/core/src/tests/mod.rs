@@ -2,6 +2,7 @@
 
 mod advice;
 mod budgets;
+mod deferral;
 mod edges;
 mod fairness;
 mod gone;

@@ -6,13 +6,14 @@ use sublet_protocol::capacity::{Part, PciDevice, SliceId};
 use sublet_protocol::commands::{
     Actor, Command, GuestOutcome, NackReason, PlanGroup, PlanMember, Recall, ReclaimCause,
 };
+use sublet_protocol::deferral::{Deferral, Window};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, RequestId, Token};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{Division, HostRoom, MigMode, OfferTerms, RescindReason, SharedBy};
 use sublet_protocol::quotas::{Basis, Budget, Quota, Reclaim, TenantTerms, Weight};
 use sublet_protocol::requests::{Class, RequestSpec};
-use sublet_protocol::units::{CpuMilli, GpuMilli, GpuTime, MiB, Seconds};
+use sublet_protocol::units::{CpuMilli, GpuMilli, GpuTime, MiB, Seconds, Timestamp};
 
 use crate::matching::index::Index;
 use crate::matching::{self, Limits, Preemption};
@@ -167,6 +168,19 @@ fn any_member(world: &World, number: u64) -> PlanMember {
     PlanMember { slice: SliceId { part, ..whole.slice }, ..whole }
 }
 
+/// Two windows in the hours to come, and any time after them.
+fn two_windows(now: Timestamp) -> Deferral {
+    let at = |minutes: u64| now.after(Seconds::new(60 * minutes));
+    let windows =
+        [(10, 40), (90, 120)].map(|(from, until)| Window { from: at(from), until: at(until) });
+    Deferral {
+        not_before: Some(at(20)),
+        deadline: None,
+        windows: windows.into(),
+        start_by: at(180),
+    }
+}
+
 fn take(world: &mut World, step: Step) {
     match step {
         Step::Later(seconds) => world.later(Seconds::new(seconds)),
@@ -190,7 +204,8 @@ fn take(world: &mut World, step: Step) {
             let (gpu, memory, cpu) = [(1_000, 20_000, 0), (142, 9_000, 2_000), (300, 0, 6_000)]
                 [usize::try_from(number % 3).unwrap()];
             let (gpu, memory, cpu) = (GpuMilli::new(gpu), MiB::new(memory), CpuMilli::new(cpu));
-            let spec = RequestSpec { duration, gpu, memory, cpu, ..spec(class, count) };
+            let deferral = (number % 5 == 4).then(|| Box::new(two_windows(world.now)));
+            let spec = RequestSpec { duration, gpu, memory, cpu, deferral, ..spec(class, count) };
             let request = RequestId::new(number);
             let submit = Command::SubmitRequest { request, tenant: tenant(name), spec };
             world.ask(user(name), None, submit);

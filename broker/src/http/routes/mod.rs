@@ -53,6 +53,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(tenants::show))
         .routes(routes!(tenants::set_quota))
         .routes(routes!(terms::set))
+        .routes(routes!(terms::set_calendar))
         .routes(routes!(terms::move_to))
         .routes(routes!(tenants::quotas))
         .routes(routes!(clusters::list, clusters::create))

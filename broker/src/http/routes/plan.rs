@@ -9,6 +9,7 @@ use sublet_protocol::api::{
     EffectiveValue, Money, Origin, PlanOutcome, PlanRequest, PlanView, PreemptionTerms, Problem,
     RequestCreate, Time,
 };
+use sublet_protocol::deferral::{Deferral, Window};
 use sublet_protocol::ids::GpuModel;
 use sublet_protocol::money::Currency;
 use sublet_protocol::policy::Policy;
@@ -18,10 +19,13 @@ use sublet_protocol::requests::{OnRecall, RequestSpec, Tier};
 use super::requests::unknown_tenant;
 use super::why;
 use crate::http::app::App;
+use crate::http::defer;
 use crate::http::error::ApiError;
 use crate::http::extract::{Json, Tenant};
 use crate::http::views;
 
+/// How many off-peak windows are shown.
+const WINDOWS_SHOWN: usize = 3;
 /// Most models that a refusal names.
 const MODELS_NAMED: usize = 16;
 
@@ -45,6 +49,8 @@ pub(crate) async fn plan(
     if !is_known {
         return Err(unknown_tenant());
     }
+    let deferral = defer::resolve(&app, tenant, &body.value).await?.map(Box::new);
+    let spec = RequestSpec { deferral, ..spec };
     let at = Time(app.cell.now());
     let what_if = app.cell.what_if(tenant, &spec).await?;
     let hold = what_if.hold.map(|hold| Money::new(hold, policy.currency));
@@ -157,6 +163,7 @@ fn effective(
         ),
         ("regions", list(spec.regions.iter().map(ToString::to_string).collect())),
         ("on_recall", names(&|| serde_json::to_value(spec.on_recall))),
+        ("defer", spec.deferral.as_deref().map_or_else(|| "no".to_owned(), deferred)),
     ];
     let origin = |field: &str| match body.given.iter().any(|given| given == field) {
         true => Origin::Declared,
@@ -182,6 +189,22 @@ fn effective(
         values.push(value("price", format!("{per_gpu_hour} per GPU-hour"), Origin::Price));
     }
     values
+}
+
+/// When it may start.
+fn deferred(deferral: &Deferral) -> String {
+    let windows = deferral.windows.iter();
+    let window = |window: &Window| format!("{} to {}", Time(window.from), Time(window.until));
+    let first: Vec<String> = windows.take(WINDOWS_SHOWN).map(window).collect();
+    let more = match deferral.windows.len().saturating_sub(WINDOWS_SHOWN) {
+        0 => String::new(),
+        more => format!(", {more} more"),
+    };
+    let at_any_time = format!("at any time from {}", Time(deferral.start_by));
+    match first.is_empty() {
+        true => at_any_time,
+        false => format!("from {}{more}; {at_any_time}", first.join(", ")),
+    }
 }
 
 /// As the rules set it in a grant.

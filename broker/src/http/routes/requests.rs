@@ -11,9 +11,11 @@ use sublet_protocol::commands::Command;
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::RequestId;
 use sublet_protocol::records::Record;
+use sublet_protocol::requests::RequestSpec;
 
 use crate::auth::{Caller, Scope};
 use crate::http::app::App;
+use crate::http::defer;
 use crate::http::error::ApiError;
 use crate::http::extract::{Call, Changer, Id, Json, NoBody, Params, Reader, Tenant};
 use crate::http::lists::{page, search};
@@ -128,6 +130,8 @@ pub(crate) async fn create(
         return Err(unknown_tenant());
     }
     let actor = caller.as_tenant().ok_or_else(ApiError::forbidden)?;
+    let deferral = defer::resolve(&app, tenant, &body.value).await?.map(Box::new);
+    let spec = RequestSpec { deferral, ..spec };
     let command = Command::SubmitRequest { request: new_id()?, tenant, spec: spec.clone() };
     let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
     let change = change.accepted().map_err(|rejection| plan::refusal(&app, rejection))?;

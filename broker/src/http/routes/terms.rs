@@ -1,13 +1,16 @@
-//! `/v1/tenants/{tenant}/terms` and `/v1/tenants/{tenant}/parent`.
+//! `/v1/tenants/{tenant}/terms`, `/calendar` and `/parent`.
 
 use axum::Json as Answer;
 use axum::extract::State;
-use sublet_protocol::api::{ParentSet, ParentView, Problem, TermsSet, TermsView};
+use sublet_protocol::api::{
+    CalendarSet, CalendarView, ParentSet, ParentView, Problem, TermsSet, TermsView,
+};
 use sublet_protocol::commands::Command;
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::quotas::{Budget, TenantTerms, Weight};
 use sublet_protocol::units::GpuTime;
 
+use crate::calendar;
 use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::extract::{Call, Id, Json, Operator};
@@ -47,6 +50,36 @@ pub(crate) async fn set(
     let unchanged = || views::terms(tenant, &terms, currency);
     let set = change.find(|record| views::terms_set(record, currency));
     Ok(Answer(set.unwrap_or_else(unchanged)))
+}
+
+/// Sets when it is off-peak for a tenant and for all below it that have no hours of their own.
+#[utoipa::path(
+    put, path = "/v1/tenants/{tenant}/calendar", tag = "tenants", security(("token" = [])),
+    params(("tenant" = String, Path), ("Idempotency-Key" = String, Header)),
+    request_body = CalendarSet,
+    responses((status = OK, body = CalendarView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn set_calendar(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Id(tenant): Id<TenantId>,
+    call: Call,
+    body: Json<CalendarSet>,
+) -> Result<Answer<CalendarView>, ApiError> {
+    let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
+    let calendar = body.value.calendar.clone();
+    if let Some(calendar) = &calendar {
+        calendar::check_zone(&calendar.zone).map_err(|error| {
+            ApiError::content("CALENDAR_INVALID", "/calendar/zone", error.to_string())
+        })?;
+        calendar.validate().map_err(|error| {
+            ApiError::content("CALENDAR_INVALID", "/calendar/off_peak", error.to_string())
+        })?;
+    }
+    let command = Command::SetCalendar { tenant, calendar: calendar.clone() };
+    Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
+    Ok(Answer(CalendarView { tenant, calendar }))
 }
 
 /// Moves a tenant, with all below it, to another group.

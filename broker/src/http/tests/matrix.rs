@@ -21,13 +21,14 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 32] = [
+const ROUTES: [(&str, &str, &[&str]); 33] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
     ("put", "/v1/tenants/{tenant}/quotas/{model}", &["operator"]),
     ("put", "/v1/tenants/{tenant}/terms", &["operator"]),
     ("put", "/v1/tenants/{tenant}/parent", &["operator"]),
+    ("put", "/v1/tenants/{tenant}/calendar", &["operator"]),
     ("get", "/v1/quotas", READERS),
     ("get", "/v1/clusters", READERS),
     ("post", "/v1/clusters", &["operator"]),

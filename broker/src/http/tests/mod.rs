@@ -3,6 +3,7 @@
 mod bad_input;
 mod change;
 mod clocks;
+mod defer;
 mod document;
 mod life;
 mod matrix;

@@ -31,6 +31,7 @@ pub(crate) fn tenant(id: TenantId, tenant: &Tenant, state: &State) -> TenantView
         quotas: quotas(id, tenant, state).collect(),
         open_requests: tenant.open_requests(),
         hold: Money::new(tenant.hold(), currency),
+        calendar: tenant.calendar().cloned(),
     }
 }
 
@@ -83,6 +84,7 @@ pub(crate) fn tenant_created(record: &Record, currency: Currency) -> Option<Tena
         quotas: Vec::new(),
         open_requests: 0,
         hold: Money::new(MicroCredits::ZERO, currency),
+        calendar: None,
     })
 }
 

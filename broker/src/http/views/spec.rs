@@ -1,6 +1,8 @@
 //! Requests between their body and their form in the rules.
 
-use sublet_protocol::api::{Money, PredictionBody, RequestCreate, Whole, WorkloadDeclared};
+use sublet_protocol::api::{
+    DeferCreate, Money, PredictionBody, RequestCreate, Time, Whole, WorkloadDeclared,
+};
 use sublet_protocol::money::{Currency, MicroCredits};
 use sublet_protocol::requests::{CHOICES_MAX, Prediction, RequestSpec, WorkloadRef};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Permille, Seconds};
@@ -36,6 +38,8 @@ pub(crate) fn from_body(body: &RequestCreate, currency: Currency) -> Result<Requ
             .map(|workload| WorkloadRef { sha256: workload.sha256, size: workload.size.get_u32() }),
         prediction: body.prediction.as_ref().map(prediction),
         capability: body.capability,
+        // What it asks for depends on the tenant's hours and the time: see `defer`.
+        deferral: None,
     };
     Ok(spec)
 }
@@ -105,6 +109,11 @@ pub(crate) fn to_body(spec: &RequestSpec, currency: Currency) -> RequestCreate {
             memory_bound: Whole::clamped(prediction.memory_bound.get()),
         }),
         capability: spec.capability,
+        defer: spec.deferral.as_ref().map(|deferral| DeferCreate {
+            not_before: deferral.not_before.map(Time),
+            off_peak: !deferral.windows.is_empty(),
+            deadline: deferral.deadline.map(Time),
+        }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reasons as sentences for people.
 
 use sublet_core::matching::{Change, Explanation, Shortfall, Unmet};
-use sublet_protocol::api::Money;
+use sublet_protocol::api::{Money, Time};
 use sublet_protocol::commands::NackReason;
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::Currency;
@@ -102,7 +102,7 @@ pub(crate) const fn wait_reason(reason: WaitReason) -> &'static str {
         WaitReason::Review => "a person must look at it first",
         WaitReason::Reservation => "it would delay an earlier, larger request",
         WaitReason::Deferred => {
-            "it is not due yet: by its own wish, or it was preempted and pauses"
+            "it is not tried yet: it waits for better hours as it asked, or was preempted and pauses"
         }
         WaitReason::PreemptionBudget => "there were too many preemptions lately",
     }
@@ -155,6 +155,7 @@ pub(crate) fn change(change: Change, currency: Currency) -> String {
         Change::Placement(Placement::Cluster) => "let placement be cluster".to_owned(),
         Change::Duration(duration) => format!("ask for at most {duration} s"),
         Change::Count(count) => format!("ask for at most {count} slices"),
+        Change::AtAnyTime => "do not wait for better hours".to_owned(),
     };
     format!("{what}: it would start now")
 }
@@ -217,10 +218,14 @@ pub(crate) fn clock_far(offset: ClockOffset) -> String {
 
 /// Why a request waits, with its numbers; `detail` says more of the reason, if there is more to say.
 pub(crate) fn explanation(explanation: &Explanation, detail: Option<&str>) -> String {
-    let Explanation { reason, position, needed, fitting, pledged, .. } = explanation;
+    let Explanation { reason, position, needed, fitting, pledged, deferred_until, .. } =
+        explanation;
     let mut text = wait_reason(*reason).to_owned();
     if let Some(detail) = detail {
         detail.clone_into(&mut text);
+    }
+    if let Some(until) = deferred_until {
+        text = format!("{text}: not before {}", Time(*until));
     }
     if *pledged > 0 {
         text = format!("{pledged} of {needed} slices are being freed for it");

@@ -53,8 +53,11 @@ pub struct Index {
     carved: BTreeMap<LeaseId, Vec<SliceId>>,
     /// Whether any offer ever named the host room of a whole node.
     is_host_shared: bool,
-    /// Requests that were preempted and pause: they are in no class until then.
+    /// Requests that were preempted and pause, or that wait for better hours: they are in no class
+    /// until then.
     paused: BTreeSet<(Timestamp, RequestId)>,
+    /// Requests that may start only until then, for now.
+    closing: BTreeSet<(Timestamp, RequestId)>,
     /// Nodes that are left out because they refused starts, until then.
     paused_nodes: BTreeSet<(Timestamp, ClusterId, NodeId)>,
     limits: Limits,
@@ -86,6 +89,7 @@ impl Index {
             carved: BTreeMap::new(),
             is_host_shared: false,
             paused: BTreeSet::new(),
+            closing: BTreeSet::new(),
             paused_nodes: BTreeSet::new(),
             limits: Limits::NONE,
             month: Month::of(state.now),
@@ -243,6 +247,7 @@ impl Index {
             | Event::NodeFenced { .. }
             | Event::TenantOverAdmitted { .. }
             | Event::TenantCreated { .. }
+            | Event::CalendarSet { .. }
             | Event::ClusterCreated { .. } => {}
             // What changes the terms for many at once is rare.
             Event::QuotaSet { .. } | Event::PriceSet { .. } => self.wake_all(),
@@ -334,11 +339,16 @@ impl Index {
         has_gained |=
             self.sleepers.short_of_budget.take_if(|at| minute(*at) < minute(now)).is_some();
         self.now = self.now.max(now);
-        while let Some((until, request)) = self.paused.first().copied()
-            && until <= now
-        {
-            self.paused.pop_first();
-            self.request(state, request);
+        let due = |times: &BTreeSet<(Timestamp, RequestId)>| {
+            times.first().copied().filter(|(at, _)| *at <= now)
+        };
+        while let Some(first) = due(&self.paused) {
+            self.paused.remove(&first);
+            self.request(state, first.1);
+        }
+        while let Some(first) = due(&self.closing) {
+            self.closing.remove(&first);
+            self.request(state, first.1);
         }
         while let Some((until, cluster, node)) = self.paused_nodes.first().copied()
             && until <= now
@@ -484,14 +494,17 @@ impl Index {
             self.known.supply.touched(slice);
         }
         let entry = state.requests.get(&id).filter(|request| request.is_waiting());
-        let paused_until = entry.and_then(|request| request.paused_until);
-        let entry = match paused_until.filter(|until| *until > self.now) {
+        let opens_at = entry.map(|request| request.opens_at(self.now));
+        let entry = match opens_at.filter(|at| *at > self.now) {
             Some(until) => {
                 self.paused.insert((until, id));
                 None
             }
             None => entry,
         };
+        if let Some(closes_at) = entry.and_then(|request| request.closes_at(self.now)) {
+            self.closing.insert((closes_at, id));
+        }
         let known = self.queue.find(id);
         let is_same = match (known, entry) {
             (Some(class), Some(request)) => self.queue.is_lone(class) == is_lone(request),

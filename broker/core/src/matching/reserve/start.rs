@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use sublet_protocol::capacity::{Part, SliceId};
+use sublet_protocol::deferral::Deferral;
 use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, RequestId};
 use sublet_protocol::offers::IdleFor;
 use sublet_protocol::requests::{Placement, PromiseCause, RequestSpec};
@@ -69,7 +70,7 @@ impl Reservations<'_> {
         }
         let claim = Claim::of(self.view, id, &request.spec);
         let slices: Vec<SliceId> = promise.slices().keys().copied().collect();
-        let (at, is_outranked) = match there {
+        let behind = |at| match there {
             Some((_, places)) => {
                 let keeps = |claim| {
                     let all = places.iter();
@@ -83,6 +84,16 @@ impl Reservations<'_> {
                 self.behind(at, keeps, &request.spec, &claim)
             }
         };
+        let mut is_outranked = false;
+        // Each step passes the end of a reservation or opens a window, and there are only so many.
+        loop {
+            let (free_at, is_later) = behind(at);
+            is_outranked |= is_later;
+            at = request.opens_at(free_at);
+            if at == free_at {
+                break;
+            }
+        }
         if at > promise.start().after(LATE_MAX) {
             let is_outranked = is_outranked || self.is_held_by_higher(&slices, &claim);
             return Err(match is_outranked {
@@ -435,7 +446,10 @@ impl Reservations<'_> {
         if from <= last {
             found.push(Opening { from, until: last });
         }
-        found
+        match &spec.deferral {
+            Some(deferral) => within(deferral, &found),
+            None => found,
+        }
     }
 }
 
@@ -464,6 +478,24 @@ pub(crate) fn all_there_at(
         if is_fit { over_at(state, *slice, Timestamp::ZERO) } else { None }
     });
     ends.collect::<Option<Vec<_>>>()?.into_iter().max()
+}
+
+/// The parts of the openings in which a request that waits for better hours may start.
+fn within(deferral: &Deferral, openings: &[Opening]) -> Vec<Opening> {
+    let mut parts = Vec::new();
+    for opening in openings {
+        let mut from = deferral.opens_at(opening.from);
+        while from <= opening.until {
+            let closes_at = deferral.closes_at(from);
+            // The instant at which a window closes is not in it.
+            let last = closes_at.and_then(|at| at.get().checked_sub(1)).map(Timestamp::new);
+            let until = last.map_or(opening.until, |last| last.min(opening.until));
+            parts.push(Opening { from, until });
+            let Some(closes_at) = closes_at else { break };
+            from = deferral.opens_at(closes_at);
+        }
+    }
+    parts
 }
 
 /// Of those that are open at `at`, `count`: the ones that open last, so that what is free before
