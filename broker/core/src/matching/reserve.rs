@@ -190,6 +190,11 @@ impl<'a> Reservations<'a> {
         own
     }
 
+    /// The requests that hold a reservation, or held one that cannot be kept.
+    pub(super) fn concerned(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.held.keys().chain(self.broken.keys()).copied()
+    }
+
     /// Whether the request holds a reservation, or held one that cannot be kept.
     pub(super) fn concern(&self, request: RequestId) -> bool {
         self.held.contains_key(&request) || self.broken.contains_key(&request)

@@ -5,6 +5,7 @@ mod budgets;
 mod deferral;
 mod edges;
 mod fairness;
+mod following;
 mod gone;
 mod leader;
 mod leases;

@@ -343,7 +343,7 @@ fn whims(world: &World, whim: u8) -> Limits {
 
 /// Follows a world with an index, as a leader's shell does.
 #[derive(Clone)]
-struct Follower {
+pub(super) struct Follower {
     index: Index,
     heard: usize,
     /// How many first starts were found, and sets of victims.
@@ -352,12 +352,17 @@ struct Follower {
 }
 
 impl Follower {
-    fn of(world: &World) -> Follower {
+    /// The same, to be asked what it would plan without being told that it was asked.
+    pub(super) fn aside(&self) -> Follower {
+        self.clone()
+    }
+
+    pub(super) fn of(world: &World) -> Follower {
         let (index, heard) = (Index::of(&world.state), world.journal.len());
         Follower { index, heard, starts: 0, victims: 0 }
     }
 
-    fn catch_up(&mut self, world: &World) {
+    pub(super) fn catch_up(&mut self, world: &World) {
         for record in &world.journal[self.heard..] {
             self.index.on_record(&world.state, record);
         }
@@ -375,7 +380,7 @@ impl Follower {
     }
 
     /// The index is that of the state, and its plan is the one of a look at everything.
-    fn check(&mut self, world: &World, limits: &Limits) -> Vec<PlanGroup> {
+    pub(super) fn check(&mut self, world: &World, limits: &Limits) -> Vec<PlanGroup> {
         let view = StateView { state: &world.state, now: world.now };
         let mut fresh = Index::of(&world.state);
         let plain = matching::plan_within(view, limits);

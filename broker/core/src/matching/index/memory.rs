@@ -144,6 +144,9 @@ impl Index {
                 }
             }
             Event::OfferRescinded { slice, .. } => {
+                // A search for a start takes another way without it, and may find one.
+                let lot = self.lot_of(*slice);
+                self.wake_barren_of(lot);
                 self.slice(state, *slice);
                 self.wake_lenders_of(state, owner_of(state, slice.cluster));
             }
@@ -439,13 +442,25 @@ impl Index {
     fn comes_later(&mut self, slice: &SliceId, capacity: Option<&Capacity>) {
         let lot =
             capacity.and_then(|capacity| self.known.shelves.find_lot(&Kind::of(slice, capacity)));
-        // What it is, or was carved out of, is not known any more.
+        self.wake_barren_of(lot);
+    }
+
+    /// Whoever takes slices of the lot and knows no start looks again; everybody who knows none, if
+    /// the lot is not known.
+    fn wake_barren_of(&mut self, lot: Option<LotNo>) {
         let Some(lot) = lot else { return self.sleepers.wake_barren(&mut self.queue) };
         for class in self.known.families.classes_of_lot(lot) {
             if self.sleepers.barren.remove(&class) {
                 self.queue.wake(class);
             }
         }
+    }
+
+    /// The lot of an offered slice.
+    fn lot_of(&self, slice: SliceId) -> Option<LotNo> {
+        let shelves = &self.known.shelves;
+        let node = shelves.find_node(slice.cluster, slice.node)?;
+        Some(shelves.lot_of(shelves.find_slot(node, slice.device, slice.part)?))
     }
 
     /// As [`Index::comes_later`], for slices that are promised or pledged.

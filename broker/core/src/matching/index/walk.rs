@@ -37,6 +37,13 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
             queue.wake(class);
         }
     }
+    // They see slices that their likes do not.
+    let mut special: BTreeMap<ClassNo, BTreeSet<RequestId>> = BTreeMap::new();
+    for request in problem.reservations.concerned() {
+        if let Some(class) = queue.find(request) {
+            special.entry(class).or_default().insert(request);
+        }
+    }
     let mut walk = ByIndex {
         queue,
         known,
@@ -45,6 +52,7 @@ pub(crate) fn plan_with(index: &mut Index, view: StateView<'_>, limits: &Limits)
         now: view.now,
         brought: BTreeSet::new(),
         windows: BTreeMap::new(),
+        special,
         moved: Vec::new(),
         restless: Vec::new(),
         slept: Vec::new(),
@@ -73,6 +81,8 @@ struct ByIndex<'i> {
     brought: BTreeSet<NodeNo>,
     /// By lot: the shortest window from which on all of its nodes are.
     windows: BTreeMap<LotNo, u8>,
+    /// By class: requests with a reservation, kept or broken, that were not tried yet.
+    special: BTreeMap<ClassNo, BTreeSet<RequestId>>,
     /// Classes whose cursor is not at their first request.
     moved: Vec<ClassNo>,
     /// Classes that sleep for the rest of this plan only.
@@ -119,12 +129,11 @@ impl Source for ByIndex<'_> {
 
     fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>) {
         let Some(class) = self.queue.find(id) else { return };
-        if trial.is_served {
-            self.queue.advance(class);
-            self.moved.push(class);
-            return;
+        if let Some(left) = self.special.get_mut(&class) {
+            left.remove(&id);
         }
-        if trial.fate == Fate::Holds {
+        let has_special = self.special.get(&class).is_some_and(|left| !left.is_empty());
+        if trial.is_served || trial.fate == Fate::Holds || has_special {
             // The next one of its kind may hold a reservation, too.
             self.queue.advance(class);
             self.moved.push(class);
