@@ -185,7 +185,7 @@ fn a_bad_command_line_says_what_and_where_and_changes_nothing() {
         (terms(&["--gpu-hours", "-1"]), 2, "invalid value"),
         (terms(&["--reclaim", "sometimes"]), 2, "lower_priority"),
         (vec!["tenant", "move", "acme", "--parent", "acme"], 5, "TENANT_CYCLE"),
-        (vec!["policy", "set", "half_life=0s"], 2, "half_life must be at least 1"),
+        (vec!["policy", "set", "half_life=0s"], 5, "half_life must be at least 1"),
         (vec!["lease", "run", "--", ""], 2, "the command to run is empty"),
         (vec!["lease", "run", "echo", "hi"], 2, "behind `--`"),
         (vec!["events", "--follow", "--limit", "0"], 2, "from 1"),
