@@ -12,7 +12,7 @@ pub enum Expected {
     Caught,
     /// Nothing notices, and nothing should: all rules are there.
     Holds,
-    /// Nothing notices, since its twin suffices; something notices the pair.
+    /// Nothing notices, or hardly ever, since its twin suffices; something notices the pair.
     Survives {
         /// The rule together with its twin.
         pair: Rule,
