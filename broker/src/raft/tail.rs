@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use raft_log::RaftLogRecord;
 use raft_log::codeq::Decode;
 
+use super::log_store::sync_directory;
 use super::types::Error;
 use super::wire::Wal;
 use crate::folders;
@@ -94,5 +95,5 @@ fn keep_copy(torn: &Path, file: &Path, offset: u64, bytes: &[u8]) -> Result<(), 
     out.write_all(bytes).map_err(Error::storage("write", &copy))?;
     out.sync_all().map_err(Error::storage("sync", &copy))?;
     // The log is cut next; the copy must not be lost by then.
-    folders::sync(torn).map_err(Error::storage("sync", torn))
+    sync_directory(torn)
 }

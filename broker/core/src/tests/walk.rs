@@ -352,11 +352,6 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// The same, to be asked what it would plan without being told that it was asked.
-    pub(super) fn aside(&self) -> Follower {
-        self.clone()
-    }
-
     pub(super) fn of(world: &World) -> Follower {
         let (index, heard) = (Index::of(&world.state), world.journal.len());
         Follower { index, heard, starts: 0, victims: 0 }
