@@ -16,7 +16,7 @@ use sublet_core::{Applied, Request, State};
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::PlanGroup;
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{LeaseId, RequestId};
+use sublet_protocol::ids::{LeaseId, NodeId, RequestId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::{Placement, RequestSpec, Tier};
@@ -109,6 +109,8 @@ impl Checker {
                 && is_free(other)
                 && is_open(other)
                 && !is_promised(other, (id, tier), state)
+                && (is_reached(one, other, preemptor.spec())
+                    || !has_offer_alike(other, preemptor.spec(), state))
                 && self.may_go(other, tier, now, state)
         };
         if let Some(other) = self.live.leases.values().find(goes_first) {
@@ -219,11 +221,31 @@ fn is_alike(
     else {
         return false;
     };
-    // Of several slices the rest must be near too; one stands alone.
+    let is_reached = is_anywhere || is_reached(victim, other, wanted);
+    !other.is_ending && is_reached && ours.capacity == theirs.capacity
+}
+
+/// Whether both are at one place. Of several slices the rest must be near too; one stands alone.
+fn is_reached(victim: &LiveLease, other: &LiveLease, wanted: &RequestSpec) -> bool {
+    let nodes = |one: &LiveLease| -> BTreeSet<NodeId> {
+        one.terms.members.iter().map(|member| member.slice.node).collect()
+    };
     let is_near = match wanted.placement {
         Placement::Cluster => true,
-        Placement::Node | Placement::Island => ours.slice.node == theirs.slice.node,
+        Placement::Node | Placement::Island => nodes(victim) == nodes(other),
     };
-    let is_reached = is_near && other.terms.cluster == victim.terms.cluster;
-    !other.is_ending && (is_reached || is_anywhere) && ours.capacity == theirs.capacity
+    is_near && other.terms.cluster == victim.terms.cluster
+}
+
+/// Whether as much is offered at the place of the lease as its end would free: nobody is ended where as
+/// much is free, even if others have reserved it.
+fn has_offer_alike(one: &LiveLease, wanted: &RequestSpec, state: &State) -> bool {
+    let [member] = one.terms.members.as_slice() else { return false };
+    state.offers().iter().any(|(slice, offer)| {
+        let is_near = match wanted.placement {
+            Placement::Cluster => true,
+            Placement::Node | Placement::Island => slice.node == member.slice.node,
+        };
+        is_near && slice.cluster == one.terms.cluster && *offer.capacity() == member.capacity
+    })
 }

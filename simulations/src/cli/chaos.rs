@@ -11,6 +11,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use sublet_simulations::chaos::{self, Fault, Options, Outcome, Scenario};
 
+use super::replay::progress_bar;
 use super::{Failure, print};
 
 /// Break everything round the real rules, ledger and agent session, and look whether a promise of
@@ -20,9 +21,12 @@ pub(super) struct Arguments {
     /// Run this seed only.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Run so many seeds, from 0 on.
+    /// Run so many seeds.
     #[arg(long, default_value_t = 8)]
     seeds: u64,
+    /// The first of the seeds.
+    #[arg(long, value_name = "SEED", default_value_t = 0, conflicts_with_all = ["seed", "mutations"])]
+    from: u64,
     /// Steps with faults for each seed; the heal phase comes on top.
     #[arg(long, default_value_t = 20_000)]
     steps: u64,
@@ -81,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let seeds: Vec<u64> = match arguments.seed {
         Some(seed) => vec![seed],
-        None => (0..arguments.seeds).collect(),
+        None => (arguments.from..arguments.from.saturating_add(arguments.seeds)).collect(),
     };
     let began = Instant::now();
     let outcomes = run_all(&seeds, &options);
@@ -90,7 +94,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     for (_, outcome) in &outcomes {
         whole.add(outcome);
     }
-    let broken = outcomes.iter().find(|(_, outcome)| outcome.violation.is_some());
     let missing: Vec<Fault> = match arguments.scenario {
         // One seed breaks what it breaks; a set must break everything.
         Kind::Storm if seeds.len() > 1 => whole.faults.missing().collect(),
@@ -101,22 +104,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         true => print(&report.json()?)?,
         false => print(&report.text())?,
     }
-    if let Some((seed, outcome)) = broken
-        && let Some((violation, step)) = &outcome.violation
-    {
-        for line in &outcome.log {
-            print(&format!("{line}\n"))?;
-        }
-        let what =
-            format!("INV-{}: {} (seed {seed}, step {step})", violation.invariant, violation.what);
-        let scenario =
-            if matches!(arguments.scenario, Kind::Quiet) { " --scenario quiet" } else { "" };
-        let without = arguments.without.as_ref().map(|rule| format!(" --without {rule}"));
-        let without = without.unwrap_or_default();
-        let steps = arguments.steps;
-        let command = format!("sublet-sim chaos --seed {seed} --steps {steps}{scenario}{without}");
-        return Err(Failure::Work(anyhow::anyhow!("{what}\nreproduce: {command}")));
-    }
+    complain(&outcomes, arguments)?;
     if !missing.is_empty() {
         let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let what = format!("faults that never occurred: {}", names.join(", "));
@@ -125,11 +113,39 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Says of every seed that broke a promise which, and how to see it again.
+fn complain(outcomes: &[(u64, Outcome)], arguments: &Arguments) -> Result<(), Failure> {
+    let scenario = match arguments.scenario {
+        Kind::Storm => "",
+        Kind::Quiet => " --scenario quiet",
+    };
+    let without = arguments.without.as_ref().map(|rule| format!(" --without {rule}"));
+    let without = without.unwrap_or_default();
+    let mut lines: Vec<String> = Vec::new();
+    for (seed, outcome) in outcomes {
+        let Some((violation, step)) = &outcome.violation else { continue };
+        for line in &outcome.log {
+            print(&format!("{line}\n"))?;
+        }
+        let steps = arguments.steps;
+        lines.push(format!(
+            "INV-{}: {} (seed {seed}, step {step})\n\
+             reproduce: sublet-sim chaos --seed {seed} --steps {steps}{scenario}{without}",
+            violation.invariant, violation.what
+        ));
+    }
+    match lines.is_empty() {
+        true => Ok(()),
+        false => Err(Failure::Work(anyhow::anyhow!(lines.join("\n")))),
+    }
+}
+
 /// Runs the seeds on every core, results in their order.
 pub(super) fn run_all(seeds: &[u64], options: &Options) -> Vec<(u64, Outcome)> {
     let next = AtomicU64::new(0);
     let done = Mutex::new(Vec::new());
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let bar = progress_bar(seeds.len(), "chaos");
     thread::scope(|scope| {
         for _ in 0..cores.min(seeds.len()) {
             scope.spawn(|| {
@@ -138,11 +154,13 @@ pub(super) fn run_all(seeds: &[u64], options: &Options) -> Vec<(u64, Outcome)> {
                     .and_then(|place| seeds.get(place))
                 {
                     let outcome = chaos::run(*seed, options);
+                    bar.inc(1);
                     done.lock().unwrap_or_else(PoisonError::into_inner).push((*seed, outcome));
                 }
             });
         }
     });
+    bar.finish_and_clear();
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(seed, _)| *seed);
     done

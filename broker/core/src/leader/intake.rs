@@ -3,6 +3,7 @@
 use sublet_protocol::agent::{Alive, Down, Held, Reply, Up, UpEnvelope};
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::{Command, Outcome};
+use sublet_protocol::ids::LeaseId;
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{Millis, Timestamp};
@@ -50,12 +51,7 @@ impl Leader {
             Up::Rescind { slice, generation, reason } => {
                 Intake::Propose(Command::RescindOffer { slice, generation, boot, reason })
             }
-            Up::Confirm { lease, slice, token, nonce } => {
-                // Only for what is granted: an agent cannot make this map grow.
-                let is_granted = state.leased().get(&slice) == Some(&lease);
-                if is_granted && node_of(slice) == (cluster, node) {
-                    self.nonces.insert((lease, slice), nonce);
-                }
+            Up::Confirm { lease, slice, token, nonce: _ } => {
                 Intake::Propose(Command::ConfirmMember { lease, slice, token, boot })
             }
             Up::Nack { lease, slice, token, reason } => {
@@ -80,9 +76,8 @@ impl Leader {
         outcome: &Outcome,
     ) -> (Reply, Vec<Effect>) {
         match (&message.body, outcome) {
-            // Confirmed before: this commit is as good as the first, with the new nonce (LR4).
-            (Up::Confirm { lease, .. }, Outcome::Done { count: 0, .. }) => {
-                (Reply::Done, self.activated(state, *lease, now))
+            (Up::Confirm { lease, slice, nonce, .. }, Outcome::Done { .. }) => {
+                (Reply::Done, self.confirmed(state, now, (*lease, *slice, *nonce)))
             }
             // What was committed is that two machines claim one id: this one is not registered.
             (Up::Hello, Outcome::Done { .. }) if !is_registered(state, message) => {
@@ -91,6 +86,24 @@ impl Leader {
             (_, Outcome::Done { .. } | Outcome::Repeated { .. }) => (Reply::Done, Vec::new()),
             (body, Outcome::Refused { rejection }) => refused_message(body, *rejection),
         }
+    }
+
+    /// A confirmation was committed after it was heard, so the lease had not ended when its agent
+    /// sent it: if not before, the agent may start now, counting from its nonce (LR4). A nonce that was
+    /// only heard says nothing: who hears it may be deposed, and the lease be ending.
+    ///
+    /// Confirmed before is as good as the first time, with the new nonce.
+    fn confirmed(
+        &mut self,
+        state: &State,
+        now: Timestamp,
+        (lease, slice, nonce): (LeaseId, SliceId, Millis),
+    ) -> Vec<Effect> {
+        // Only for what is granted: an agent cannot make this map grow.
+        if state.leased().get(&slice) == Some(&lease) {
+            self.nonces.insert((lease, slice), nonce);
+        }
+        self.activated(state, lease, now)
     }
 
     /// A renewal or an inventory, after the quorum was confirmed: who lives on, and who must go. A

@@ -3,7 +3,7 @@
 use sublet_protocol::agent::{Down, GrantTerms};
 use sublet_protocol::ids::LeaseId;
 use sublet_protocol::leases::EndReason;
-use sublet_protocol::units::Timestamp;
+use sublet_protocol::units::{Millis, Timestamp};
 
 use super::{Effect, Leader, RESEND, node_of};
 use crate::mutation::Mutation;
@@ -32,7 +32,10 @@ impl Leader {
         let effects = match lease.stage() {
             LeaseStage::Granted { .. } => grants(state, id, lease),
             LeaseStage::Active { .. } => Vec::new(),
-            LeaseStage::Ending { cause, deadline, .. } => stops(id, lease, *cause, *deadline, now),
+            LeaseStage::Ending { cause, deadline, .. } => {
+                // A deposed leader's clock may be behind what it applies.
+                stops(id, lease, *cause, deadline.since(now.max(state.now())))
+            }
         };
         match effects.is_empty() {
             true => self.forget(id),
@@ -48,12 +51,12 @@ impl Leader {
         due.into_iter().flat_map(|id| self.speak(state, id, now)).collect()
     }
 
-    /// All members are prepared: each is told, with the nonce of its own confirmation.
+    /// If all members are prepared, each is told, with the nonce of its own confirmation.
     pub(super) fn activated(&mut self, state: &State, id: LeaseId, now: Timestamp) -> Vec<Effect> {
-        self.forget(id);
         let Some(lease) = state.leases().get(&id) else { return Vec::new() };
         let LeaseStage::Active { ends_at, .. } = lease.stage() else { return Vec::new() };
-        let terms = lease.terms();
+        self.forget(id);
+        let (terms, now) = (lease.terms(), now.max(state.now()));
         let members = terms.members.iter().filter_map(|member| {
             // A member whose nonce this leader never saw confirms again and is answered then.
             let nonce = self.nonces.remove(&(id, member.slice))?;
@@ -106,17 +109,11 @@ fn grants(state: &State, id: LeaseId, lease: &Lease) -> Vec<Effect> {
     messages.collect()
 }
 
-fn stops(
-    id: LeaseId,
-    lease: &Lease,
-    cause: EndReason,
-    deadline: Timestamp,
-    now: Timestamp,
-) -> Vec<Effect> {
+fn stops(id: LeaseId, lease: &Lease, cause: EndReason, grace: Millis) -> Vec<Effect> {
     let terms = lease.terms();
     let open = terms.members.iter().filter(|member| !lease.stopped().contains(&member.slice));
     let messages = open.map(|member| {
-        let (slice, token, grace) = (member.slice, terms.token, deadline.since(now));
+        let (slice, token) = (member.slice, terms.token);
         let message = Down::Stop { lease: id, slice, token, grace, cause };
         Effect::Send { to: node_of(slice), message }
     });

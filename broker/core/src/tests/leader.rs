@@ -3,7 +3,6 @@
 use sublet_protocol::agent::{Down, Held, Reply, Up, UpEnvelope};
 use sublet_protocol::commands::{Actor, Command, GuestOutcome, Outcome};
 use sublet_protocol::ids::{Boot, HostHash, LeaseId};
-use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Class;
 use sublet_protocol::units::{Millis, Seconds};
@@ -48,16 +47,33 @@ fn renew(world: &World, lease: LeaseId) -> UpEnvelope {
     )
 }
 
-/// Commits what the agent of GPU 0 confirms; returns the records.
-fn confirm(world: &mut World, leader: &mut Leader, lease: LeaseId, nonce: Millis) -> Vec<Record> {
+/// The agent of GPU 0 confirms: what it says, and the command that is proposed.
+fn confirmation(
+    world: &World,
+    leader: &mut Leader,
+    lease: LeaseId,
+    nonce: Millis,
+) -> (UpEnvelope, Command) {
     let (slice, token) = (gpu(0), world.token(lease));
     let said = message(0, Up::Confirm { lease, slice, token, nonce });
     let Intake::Propose(command) = leader.on_up(&world.state, world.now, &said) else {
         panic!("a confirmation is proposed");
     };
+    (said, command)
+}
+
+/// Commits what the agent of GPU 0 confirms; returns what the leader says to that.
+fn confirm(world: &mut World, leader: &mut Leader, lease: LeaseId, nonce: Millis) -> Vec<Effect> {
+    let (said, command) = confirmation(world, leader, lease, nonce);
     let from = world.journal.len();
-    world.must(agent(slice), command);
-    world.journal[from..].to_vec()
+    world.must(agent(gpu(0)), command);
+    let mut effects = leader.on_records(&world.state, world.now, &world.journal[from..]);
+    let count = u32::try_from(world.journal.len() - from).unwrap();
+    let outcome = Outcome::Done { first: 0, count, groups: vec![] };
+    let (reply, answer) = leader.after_commit(&world.state, world.now, &said, &outcome);
+    assert_eq!(reply, Reply::Done);
+    effects.extend(answer);
+    effects
 }
 
 #[test]
@@ -67,8 +83,7 @@ fn a_grant_is_sent_at_once_and_again_until_it_is_confirmed() {
     assert_eq!(sent(&leader.tick(&world.state, world.now)), Vec::<&Down>::new());
     world.later(Seconds::new(5));
     assert!(matches!(sent(&leader.tick(&world.state, world.now))[..], [Down::Grant(_)]));
-    let records = confirm(&mut world, &mut leader, lease, millis(9));
-    let effects = leader.on_records(&world.state, world.now, &records);
+    let effects = confirm(&mut world, &mut leader, lease, millis(9));
     assert!(matches!(sent(&effects)[..], [Down::Activated { nonce, .. }] if nonce.get() == 9));
     world.later(Seconds::new(5));
     assert_eq!(sent(&leader.tick(&world.state, world.now)), Vec::<&Down>::new());
@@ -77,23 +92,50 @@ fn a_grant_is_sent_at_once_and_again_until_it_is_confirmed() {
 #[test]
 fn a_confirmation_that_comes_again_is_answered_with_its_own_nonce() {
     let (mut world, mut leader, lease, _) = granted();
-    let records = confirm(&mut world, &mut leader, lease, millis(9));
-    leader.on_records(&world.state, world.now, &records);
-    let records = confirm(&mut world, &mut leader, lease, millis(10));
-    assert_eq!(records, vec![]);
-    let (slice, token) = (gpu(0), world.token(lease));
-    let said = message(0, Up::Confirm { lease, slice, token, nonce: millis(10) });
-    let outcome = Outcome::Done { first: 0, count: 0, groups: vec![] };
-    let (reply, effects) = leader.after_commit(&world.state, world.now, &said, &outcome);
-    assert_eq!(reply, Reply::Done);
+    confirm(&mut world, &mut leader, lease, millis(9));
+    let from = world.journal.len();
+    let effects = confirm(&mut world, &mut leader, lease, millis(10));
+    assert_eq!(world.journal[from..], []);
     assert!(matches!(sent(&effects)[..], [Down::Activated { nonce, .. }] if nonce.get() == 10));
+}
+
+#[test]
+fn a_confirmation_that_was_only_heard_starts_nothing() {
+    let (mut world, mut deposed, lease, _) = granted();
+    let (mut next, _) = Leader::new(2, &world.state, world.now);
+    // Both hear of it, and what the one proposed is committed.
+    confirmation(&world, &mut deposed, lease, millis(9));
+    let from = world.journal.len();
+    let effects = confirm(&mut world, &mut next, lease, millis(9));
+    assert!(matches!(sent(&effects)[..], [Down::Activated { .. }]));
+    let records = world.journal[from..].to_vec();
+    // Much later, when the lease may be ending, the other hears it again; then it learns of the past.
+    let (said, _) = confirmation(&world, &mut deposed, lease, millis(300_009));
+    let effects = deposed.on_records(&world.state, world.now, &records);
+    assert_eq!(sent(&effects), Vec::<&Down>::new());
+    let refused = Outcome::Refused { rejection: Rejection::OtherTerm };
+    let (_, effects) = deposed.after_commit(&world.state, world.now, &said, &refused);
+    assert_eq!(sent(&effects), Vec::<&Down>::new());
+}
+
+#[test]
+fn a_leader_whose_clock_is_behind_the_books_gives_no_more_than_the_grace() {
+    let (mut world, mut deposed, lease, _) = granted();
+    confirm(&mut world, &mut deposed, lease, millis(9));
+    let long_ago = world.now;
+    world.later(Seconds::new(1_000));
+    let from = world.journal.len();
+    world.must(user("acme"), Command::ReleaseLease { lease });
+    let grace = world.state.leases()[&lease].terms().grace;
+    let effects = deposed.on_records(&world.state, long_ago, &world.journal[from..]);
+    let [Down::Stop { grace: told, .. }] = sent(&effects)[..] else { panic!("{effects:?}") };
+    assert_eq!(*told, grace.as_millis());
 }
 
 #[test]
 fn a_renewal_waits_for_the_quorum_and_keeps_only_live_leases() {
     let (mut world, mut leader, lease, _) = granted();
-    let records = confirm(&mut world, &mut leader, lease, millis(9));
-    leader.on_records(&world.state, world.now, &records);
+    confirm(&mut world, &mut leader, lease, millis(9));
     let renewal = renew(&world, lease);
     assert_eq!(leader.on_up(&world.state, world.now, &renewal), Intake::Barrier);
     let effects = leader.after_barrier(&world.state, world.now, &renewal);
@@ -110,8 +152,7 @@ fn a_renewal_waits_for_the_quorum_and_keeps_only_live_leases() {
 #[test]
 fn a_guest_that_no_lease_stands_for_is_told_to_go() {
     let (mut world, mut leader, lease, _) = granted();
-    let records = confirm(&mut world, &mut leader, lease, millis(9));
-    leader.on_records(&world.state, world.now, &records);
+    confirm(&mut world, &mut leader, lease, millis(9));
     let renewal = renew(&world, lease);
     world.stop(lease, gpu(0), Seconds::ZERO, GuestOutcome::Exited { code: 0 });
     let effects = leader.after_barrier(&world.state, world.now, &renewal);
@@ -121,8 +162,7 @@ fn a_guest_that_no_lease_stands_for_is_told_to_go() {
 #[test]
 fn the_end_is_told_so_that_the_agent_may_forget_and_told_again_when_it_reports_again() {
     let (mut world, mut leader, lease, _) = granted();
-    let records = confirm(&mut world, &mut leader, lease, millis(9));
-    leader.on_records(&world.state, world.now, &records);
+    confirm(&mut world, &mut leader, lease, millis(9));
     let (slice, token) = (gpu(0), world.token(lease));
     let from = world.journal.len();
     let outcome = GuestOutcome::Exited { code: 0 };
@@ -226,8 +266,7 @@ fn an_agent_that_was_silent_is_asked_for_the_offers_that_lapsed_and_for_no_other
 #[test]
 fn what_is_due_is_swept_and_usage_is_committed_each_minute() {
     let (mut world, mut leader, lease, _) = granted();
-    let records = confirm(&mut world, &mut leader, lease, millis(9));
-    leader.on_records(&world.state, world.now, &records);
+    confirm(&mut world, &mut leader, lease, millis(9));
     let renewal = renew(&world, lease);
     leader.after_barrier(&world.state, world.now, &renewal);
     world.later(Seconds::new(60));
