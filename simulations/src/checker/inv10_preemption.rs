@@ -108,7 +108,7 @@ impl Checker {
                 && !doomed.contains(&other.terms.lease)
                 && is_free(other)
                 && is_open(other)
-                && !is_promised(other, (id, tier), state)
+                && !is_promised(other, (id, tier), groups, state)
                 && (is_reached(one, other, preemptor.spec())
                     || !has_offer_alike(other, preemptor.spec(), state))
                 && self.may_go(other, tier, now, state)
@@ -174,22 +174,33 @@ fn kind(one: &LiveLease, state: &State) -> (bool, Tier) {
 
 /// Whether what the lease has is promised to somebody whom the preemptor may not pass: nobody is ended
 /// for what others have reserved.
-fn is_promised(one: &LiveLease, (id, tier): (RequestId, Tier), state: &State) -> bool {
+fn is_promised(
+    one: &LiveLease,
+    (id, tier): (RequestId, Tier),
+    groups: &[PlanGroup],
+    state: &State,
+) -> bool {
     let is_before = |other: RequestId| {
         let holder = state.requests().get(&other);
         other != id && holder.is_some_and(|holder| holder.spec().class.tier() >= tier)
     };
-    state.promises().iter().any(|(request, promise)| {
-        let mut slices = promise.slices().keys();
-        let is_its = |slice: &SliceId| {
-            one.terms.members.iter().any(|member| {
-                let ours = member.slice;
-                (slice.cluster, slice.node, slice.device) == (ours.cluster, ours.node, ours.device)
-                    && slice.part.overlaps(ours.part)
-            })
-        };
-        is_before(*request) && slices.any(is_its)
-    })
+    let is_its = |slice: &SliceId| {
+        one.terms.members.iter().any(|member| {
+            let ours = member.slice;
+            (slice.cluster, slice.node, slice.device) == (ours.cluster, ours.node, ours.device)
+                && slice.part.overlaps(ours.part)
+        })
+    };
+    let by_plan = groups.iter().any(|group| match group {
+        PlanGroup::Promise { request, slices, .. } => {
+            is_before(*request) && slices.iter().any(is_its)
+        }
+        PlanGroup::Grant { .. } | PlanGroup::Preempt { .. } | PlanGroup::Withdraw { .. } => false,
+    });
+    let mut promises = state.promises().iter();
+    by_plan
+        || promises
+            .any(|(request, promise)| is_before(*request) && promise.slices().keys().any(is_its))
 }
 
 /// Whether one slice is as good as another of the same capacity, wherever it is: no price or region makes
