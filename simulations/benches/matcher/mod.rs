@@ -8,7 +8,7 @@
 pub(crate) mod quotas;
 
 use sublet_core::matching::index::{
-    ClassKey, ClassNo, FamilyNo, Kind, LotNo, NodeNo, Queue, Shelves, SlotNo, TenantNo, Tournament,
+    ClassKey, ClassNo, FamilyNo, Kind, LotNo, NodeNo, Queue, Shelves, TenantNo, Tournament,
 };
 use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part};
 use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, RequestId};
@@ -66,7 +66,7 @@ pub(crate) struct Cell {
     pub(crate) queue: Queue,
     pub(crate) shelves: Shelves,
     pub(crate) quotas: Quotas,
-    order: Tournament,
+    order: Tournament<u64>,
     families: Vec<Family>,
     /// By model: the leases, and which of them ends next.
     leases: [Vec<Lease>; MODELS_COUNT],
@@ -115,8 +115,9 @@ pub(crate) fn shelves(gpus: u32) -> Shelves {
     shelves
 }
 
-/// The tier stands above the share in a tenant's key.
-const TIER_SHIFT: u32 = 60;
+/// In a tenant's key the tier stands above the share, and the share above the tenant.
+const TIER_SHIFT: u32 = 62;
+const SHARE_SHIFT: u32 = 20;
 
 /// The place of a tier in the order of service.
 fn tier_rank(tier: Tier) -> u64 {
@@ -182,7 +183,7 @@ impl Cell {
             queue.arrive(request, class, at);
         }
         let arrivals = (0..arrivals).map(|number| arrive(size.waiting + number)).collect();
-        let order = Tournament::new(at(size.tenants));
+        let order = Tournament::of(vec![u64::MAX; at(size.tenants)], u64::MAX);
         let mut cell = Cell { queue, shelves, quotas, order, families, leases, oldest: [0; 4] };
         for tenant in 0..size.tenants {
             cell.rank(tenant);
@@ -193,12 +194,14 @@ impl Cell {
     /// A tenant's place in the order: the highest tier it waits in, then its share.
     #[inline]
     fn rank(&mut self, tenant: u32) {
-        let waits = |tier: &Tier| self.queue.first(TenantNo(tenant), *tier).is_some();
-        let key = match TIERS.into_iter().find(waits) {
-            Some(tier) => tier_rank(tier) << TIER_SHIFT | self.quotas.share(tenant),
-            None => u64::MAX,
-        };
-        self.order.set(tenant, key);
+        match self.queue.highest(TenantNo(tenant)) {
+            Some(tier) => {
+                let tier = tier_rank(tier) << TIER_SHIFT;
+                let share = self.quotas.share(tenant) << SHARE_SHIFT;
+                self.order.set(tenant, tier | share | u64::from(tenant));
+            }
+            None => self.order.leave(tenant),
+        }
     }
 
     /// A request arrives; the first that can be served is; the oldest lease of its model ends.
@@ -206,7 +209,7 @@ impl Cell {
         self.queue.arrive(arrival.request, arrival.class, arrival.at);
         let ClassKey { tenant, tier, .. } = *self.queue.key(arrival.class);
         // Whoever waits in this tier or a higher one stands where it stood.
-        if self.order.key(tenant.0) >> TIER_SHIFT > tier_rank(tier) {
+        if self.order.key(tenant.0).is_none_or(|key| key >> TIER_SHIFT > tier_rank(tier)) {
             self.rank(tenant.0);
         }
         let (request, model) = self.choose()?;
@@ -215,22 +218,15 @@ impl Cell {
     }
 
     fn choose(&mut self) -> Option<(RequestId, u32)> {
-        while let Some(tenant) = self.order.best() {
-            let tier = TIERS[usize::try_from(self.order.key(tenant) >> TIER_SHIFT).ok()?];
+        while let Some(key) = self.order.best() {
+            let tenant = u32::try_from(key & ((1 << SHARE_SHIFT) - 1)).ok()?;
+            let tier = self.queue.highest(TenantNo(tenant))?;
             let (class, request) = self.queue.first(TenantNo(tenant), tier)?;
             let Family { model, lots } = &self.families[at(self.queue.key(class).family.0)];
             let model = *model;
-            let mut best: Option<(u32, LotNo, NodeNo, SlotNo)> = None;
-            for lot in lots {
-                let found = self.shelves.tightest(*lot, 1, WANTED_WINDOW);
-                if let Some((node, free, slot)) = found
-                    && best.is_none_or(|(fewest, ..)| free < fewest)
-                {
-                    best = Some((free, *lot, node, slot));
-                }
-            }
+            let best = self.shelves.tightest(lots, 1, WANTED_WINDOW);
             let has_quota = self.quotas.available(tenant, model) >= 1_000;
-            let Some((_, lot, node, slot)) = best.filter(|_| has_quota) else {
+            let Some((lot, node, _, slot)) = best.filter(|_| has_quota) else {
                 // Quotas and free slices are such that this does not happen: the measurement fails
                 // if a cycle grants nothing.
                 self.queue.sleep(class);

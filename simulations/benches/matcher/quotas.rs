@@ -50,22 +50,24 @@ impl Quotas {
         Quotas { nodes, shares, first_tenant: 1 + groups }
     }
 
-    fn available_at(&self, node: u32, model: usize) -> u64 {
-        let Node { parent, subtree, local, usage, borrow_limit } = self.nodes[at(node)][model];
-        if node == ROOT {
-            return subtree.saturating_sub(usage);
-        }
-        let lent = subtree - local;
-        let above = self.available_at(parent, model);
-        let above = borrow_limit.map_or(above, |limit| {
-            above.min((lent + limit).saturating_sub(usage.saturating_sub(local)))
-        });
-        local.saturating_sub(usage) + above
-    }
-
     /// What a tenant may still hold of a model.
+    ///
+    /// From below: of what is above a node, `x`, its tenant may have `min(x + own, most)`.
     pub(crate) fn available(&self, tenant: u32, model: u32) -> u64 {
-        self.available_at(self.first_tenant + tenant, at(model))
+        let (mut own, mut most) = (0, u64::MAX);
+        let mut node = self.first_tenant + tenant;
+        while node != ROOT {
+            let Node { parent, subtree, local, usage, borrow_limit } =
+                self.nodes[at(node)][at(model)];
+            own += local.saturating_sub(usage);
+            if let Some(limit) = borrow_limit {
+                let lent = (subtree - local + limit).saturating_sub(usage.saturating_sub(local));
+                most = most.min(own + lent);
+            }
+            node = parent;
+        }
+        let Node { subtree, usage, .. } = self.nodes[at(ROOT)][at(model)];
+        most.min(own + subtree.saturating_sub(usage))
     }
 
     pub(crate) fn charge(&mut self, tenant: u32, model: u32, amount: u64) {

@@ -2,8 +2,7 @@
 //! weighted share, within a tenant its own order. For a request that finds no room grants of the same
 //! plan are moved aside (`shift`), then leases end if it may end some; else it is passed over.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
 
 use sublet_protocol::commands::{PLAN_GROUPS_MAX, PlanGroup};
 use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
@@ -11,6 +10,7 @@ use sublet_protocol::money::Price;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
 
+use super::index::{Tournament, at};
 use super::place::{Pick, pick};
 use super::problem::{Hopeless, Needs, Problem, Shape};
 use super::reserve::{Fate, Reservations};
@@ -201,16 +201,18 @@ impl Walk {
     fn tier(&mut self, problem: &mut Problem<'_>, source: &mut dyn Source, tier: Tier) {
         let view = problem.view;
         let tenants = source.tenants(tier);
-        let standings =
-            tenants.iter().map(|tenant| Reverse((self.standing(view, *tenant), *tenant)));
-        let mut order: BinaryHeap<Reverse<(Standing, TenantId)>> = standings.collect();
-        while let Some(Reverse((standing, tenant))) = order.pop() {
+        let standings = tenants.iter().map(|tenant| self.standing(view, *tenant));
+        // Of those that stand alike the lower name is first.
+        let mut order = Tournament::of(standings.zip(0..).collect(), (Standing::LAST, u32::MAX));
+        while let Some((standing, first)) = order.best() {
+            let Some(tenant) = tenants.get(at(first)).copied() else { return };
             // What was given to others of its group moved it back. Standings only grow in a plan.
             let moved = self.standing(view, tenant);
             if moved > standing {
-                order.push(Reverse((moved, tenant)));
+                order.set(first, (moved, first));
                 continue;
             }
+            order.leave(first);
             while let Some(id) = source.next(tier, tenant) {
                 if self.is_full() {
                     return;
@@ -227,11 +229,14 @@ impl Walk {
                 source.tried(view.state, id, &trial);
                 if self.shifts.moves() > moves {
                     // Who was moved may hold less of what counts for its standing.
-                    let others = order.into_iter().map(|Reverse((_, other))| other);
-                    order = others.map(|t| Reverse((self.standing(view, t), t))).collect();
+                    for (other, no) in tenants.iter().zip(0..) {
+                        if order.key(no).is_some() {
+                            order.set(no, (self.standing(view, *other), no));
+                        }
+                    }
                 }
                 if is_served {
-                    order.push(Reverse((self.standing(view, tenant), tenant)));
+                    order.set(first, (self.standing(view, tenant), first));
                     break;
                 }
             }

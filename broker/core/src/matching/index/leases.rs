@@ -11,7 +11,7 @@
 use sublet_protocol::ids::LeaseId;
 use sublet_protocol::units::Timestamp;
 
-use super::table::{Table, Words, hash_words, number, push_tight, words};
+use super::table::{Chained, Table, Words, hash_words, number, push_tight, words};
 use super::wheel::{Wheel, tick};
 use super::{NONE, PoolNo, at};
 
@@ -26,7 +26,22 @@ struct Entry {
     /// The next in its pool; of an entry that is not used, the next of those.
     next: u32,
     previous: u32,
+    chain: u32,
     is_listed: bool,
+}
+
+impl Chained for Entry {
+    fn hash(&self, seed: u64) -> u64 {
+        hash_words(seed, self.id)
+    }
+
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    fn chain_mut(&mut self) -> &mut u32 {
+        &mut self.chain
+    }
 }
 
 /// What is known of a running lease.
@@ -87,11 +102,6 @@ impl Leases {
         self.len == 0
     }
 
-    fn find(&self, lease: LeaseId) -> Option<u32> {
-        let id = words(lease.get());
-        self.by_id.find(hash_words(self.seed, id), |no| self.entries[at(no)].id == id)
-    }
-
     /// A lease runs, or its standing has changed. Whether it could give way at once.
     pub fn put(&mut self, lease: LeaseId, standing: Standing) -> bool {
         self.remove(lease);
@@ -104,20 +114,18 @@ impl Leases {
             guarded_until,
             next: NONE,
             previous: NONE,
+            chain: NONE,
             is_listed: false,
         };
-        let no = if self.free == NONE {
+        let no = if let Some(free) = self.entries.get_mut(at(self.free)) {
+            let no = std::mem::replace(&mut self.free, free.next);
+            *free = fresh;
+            no
+        } else {
             push_tight(&mut self.entries, fresh);
             u32::try_from(self.entries.len() - 1).unwrap_or(NONE)
-        } else {
-            let free = self.free;
-            self.free = self.entries[at(free)].next;
-            self.entries[at(free)] = fresh;
-            free
         };
-        let (seed, entries) = (self.seed, &self.entries);
-        self.by_id
-            .insert(hash_words(seed, fresh.id), no, |no| hash_words(seed, entries[at(no)].id));
+        self.by_id.insert(&mut self.entries, self.seed, no);
         self.len += 1;
         if pool.at() >= self.pools.len() {
             self.pools.resize(pool.at() + 1, NONE);
@@ -135,11 +143,11 @@ impl Leases {
 
     /// A lease does not run any more.
     pub fn remove(&mut self, lease: LeaseId) {
-        let Some(no) = self.find(lease) else { return };
+        let id = words(lease.get());
+        let hash = hash_words(self.seed, id);
+        let known = self.by_id.remove(&mut self.entries, hash, |_, entry| entry.id == id);
+        let Some(no) = known else { return };
         let entry = self.entries[at(no)];
-        let (seed, entries) = (self.seed, &self.entries);
-        self.by_id
-            .remove(hash_words(seed, entry.id), no, |no| hash_words(seed, entries[at(no)].id));
         if entry.is_listed {
             self.unlist(entry);
         } else {

@@ -34,7 +34,7 @@ pub(crate) use walk::plan_with;
 const NONE: u32 = u32::MAX;
 
 /// An ordinal as a place in an array.
-fn at(ordinal: u32) -> usize {
+pub(super) fn at(ordinal: u32) -> usize {
     usize::try_from(ordinal).unwrap_or(usize::MAX)
 }
 

@@ -5,14 +5,13 @@
 //! so that a waiting request costs one entry and nothing else.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use sublet_protocol::ids::RequestId;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
-use super::ranked::Ranked;
-use super::table::{Table, Words, hash_words, mix, number, push_tight, words};
+use super::ranked::{Ranked, Ranking};
+use super::table::{Chained, Table, Words, hash_words, mix, number, push_tight, words};
 use super::{ClassNo, FamilyNo, NONE, TenantNo, at};
 
 /// What all requests of a class have in common.
@@ -42,8 +41,31 @@ struct Entry {
     id: Words,
     submitted_at: Timestamp,
     class: u32,
+    /// The next of its class; of an entry that is not used, the next of those.
     next: u32,
     previous: u32,
+    chain: u32,
+}
+
+impl Entry {
+    /// Its place among those of its class: the lowest is served first.
+    const fn rank(&self) -> (Timestamp, Words) {
+        (self.submitted_at, self.id)
+    }
+}
+
+impl Chained for Entry {
+    fn hash(&self, seed: u64) -> u64 {
+        hash_words(seed, self.id)
+    }
+
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    fn chain_mut(&mut self) -> &mut u32 {
+        &mut self.chain
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,9 +76,54 @@ struct Class {
     len: u32,
     /// The next that a plan serves; the head between plans.
     cursor: u32,
+    /// Where it stands in its line, if it does.
+    place: u32,
+    chain: u32,
     is_asleep: bool,
     /// Whether it is for one request that is like no other.
     is_lone: bool,
+}
+
+impl Chained for Class {
+    fn hash(&self, seed: u64) -> u64 {
+        hash_key(seed, &self.key)
+    }
+
+    fn chain(&self) -> u32 {
+        self.chain
+    }
+
+    fn chain_mut(&mut self) -> &mut u32 {
+        &mut self.chain
+    }
+}
+
+/// The classes, and the requests at their cursors: what lines are ranked by.
+struct Ranks<'q> {
+    classes: &'q mut [Class],
+    entries: &'q [Entry],
+}
+
+impl Ranks<'_> {
+    fn rank(&self, class: u32) -> Option<Rank> {
+        let Class { key, cursor, .. } = &self.classes[at(class)];
+        let entry = self.entries.get(at(*cursor))?;
+        Some((Reverse(key.priority), entry.submitted_at, Reverse(key.gpu), entry.id))
+    }
+}
+
+impl Ranking for Ranks<'_> {
+    fn is_before(&self, item: u32, other: u32) -> bool {
+        (self.rank(item), item) < (self.rank(other), other)
+    }
+
+    fn place(&self, item: u32) -> u32 {
+        self.classes[at(item)].place
+    }
+
+    fn set_place(&mut self, item: u32, place: u32) {
+        self.classes[at(item)].place = place;
+    }
 }
 
 /// The waiting requests of a cell.
@@ -70,11 +137,9 @@ pub struct Queue {
     free_classes: Vec<u32>,
     by_key: Table,
     /// By tenant and tier: classes that are awake, by the rank of the request at their cursor.
-    lines: Vec<Ranked<Rank>>,
-    /// Where a class stands in its line.
-    places: Vec<u32>,
-    /// By tier: tenants with a class that is awake.
-    busy: [BTreeSet<TenantNo>; TIERS],
+    lines: Vec<Ranked>,
+    /// By tenant: a bit for each tier in which a class is awake.
+    awake: Vec<u8>,
     len: usize,
 }
 
@@ -106,8 +171,7 @@ impl Queue {
             free_classes: Vec::new(),
             by_key: Table::new(),
             lines: Vec::new(),
-            places: Vec::new(),
-            busy: Default::default(),
+            awake: Vec::new(),
             len: 0,
         }
     }
@@ -127,13 +191,12 @@ impl Queue {
     /// The class of a key, and whether it is new. A new class is awake.
     pub fn class(&mut self, key: ClassKey) -> (ClassNo, bool) {
         let hash = hash_key(self.seed, &key);
-        let known = self.by_key.find(hash, |no| self.classes[at(no)].key == key);
+        let known = self.by_key.find(&self.classes, hash, |class| class.key == key);
         if let Some(known) = known {
             return (ClassNo(known), false);
         }
         let class = self.fresh_class(key, false);
-        let (seed, classes) = (self.seed, &self.classes);
-        self.by_key.insert(hash, class.0, |no| hash_key(seed, &classes[at(no)].key));
+        self.by_key.insert(&mut self.classes, self.seed, class.0);
         (class, true)
     }
 
@@ -143,14 +206,22 @@ impl Queue {
     }
 
     fn fresh_class(&mut self, key: ClassKey, is_lone: bool) -> ClassNo {
-        let (head, tail, cursor) = (NONE, NONE, NONE);
-        let fresh = Class { key, head, tail, len: 0, cursor, is_asleep: false, is_lone };
+        let fresh = Class {
+            key,
+            head: NONE,
+            tail: NONE,
+            len: 0,
+            cursor: NONE,
+            place: NONE,
+            chain: NONE,
+            is_asleep: false,
+            is_lone,
+        };
         let no = if let Some(free) = self.free_classes.pop() {
             self.classes[at(free)] = fresh;
             free
         } else {
             self.classes.push(fresh);
-            self.places.push(NONE);
             u32::try_from(self.classes.len() - 1).unwrap_or(NONE)
         };
         ClassNo(no)
@@ -182,42 +253,51 @@ impl Queue {
 
     fn entry(&self, request: RequestId) -> Option<u32> {
         let id = words(request.get());
-        self.by_id.find(hash_words(self.seed, id), |no| self.entries[at(no)].id == id)
+        self.by_id.find(&self.entries, hash_words(self.seed, id), |entry| entry.id == id)
     }
 
     /// A request that does not wait yet waits in `class`.
     pub fn arrive(&mut self, request: RequestId, class: ClassNo, submitted_at: Timestamp) {
         let id = words(request.get());
-        let fresh = Entry { id, submitted_at, class: class.0, next: NONE, previous: NONE };
-        let no = if self.free_entry == NONE {
+        let (next, previous, chain) = (NONE, NONE, NONE);
+        let fresh = Entry { id, submitted_at, class: class.0, next, previous, chain };
+        let no = if let Some(free) = self.entries.get_mut(at(self.free_entry)) {
+            let no = std::mem::replace(&mut self.free_entry, free.next);
+            *free = fresh;
+            no
+        } else {
             push_tight(&mut self.entries, fresh);
             u32::try_from(self.entries.len() - 1).unwrap_or(NONE)
-        } else {
-            let free = self.free_entry;
-            self.free_entry = self.entries[at(free)].next;
-            self.entries[at(free)] = fresh;
-            free
         };
-        let (seed, entries) = (self.seed, &self.entries);
-        self.by_id.insert(hash_words(seed, id), no, |no| hash_words(seed, entries[at(no)].id));
+        self.by_id.insert(&mut self.entries, self.seed, no);
         self.len += 1;
         self.link(no, class);
     }
 
     /// Hangs an entry into its class: almost always at the end, or at the front if it waits again.
     fn link(&mut self, no: u32, class: ClassNo) {
-        let rank = |entry: &Entry| (entry.submitted_at, entry.id);
-        let own = rank(&self.entries[at(no)]);
-        let (head, tail) = (self.classes[class.at()].head, self.classes[class.at()].tail);
-        let mut before = tail;
-        if head != NONE && own < rank(&self.entries[at(head)]) {
-            before = NONE;
-        }
-        while before != NONE && own < rank(&self.entries[at(before)]) {
-            before = self.entries[at(before)].previous;
-        }
+        let own = self.entries[at(no)].rank();
         let list = &mut self.classes[class.at()];
         list.len += 1;
+        if let Some(last) = self.entries.get_mut(at(list.tail))
+            && last.rank() <= own
+        {
+            last.next = no;
+            self.entries[at(no)].previous = std::mem::replace(&mut list.tail, no);
+            return;
+        }
+        self.link_before_others(no, class);
+    }
+
+    /// As [`Queue::link`], for an entry that is not the last of its class, or its first.
+    fn link_before_others(&mut self, no: u32, class: ClassNo) {
+        let own = self.entries[at(no)].rank();
+        let list = &mut self.classes[class.at()];
+        let is_behind = |other: u32| self.entries.get(at(other)).is_some_and(|e| e.rank() <= own);
+        let mut before = if is_behind(list.head) { list.tail } else { NONE };
+        while before != NONE && !is_behind(before) {
+            before = self.entries[at(before)].previous;
+        }
         let after = if before == NONE {
             std::mem::replace(&mut list.head, no)
         } else {
@@ -237,27 +317,24 @@ impl Queue {
 
     /// A request does not wait any more. Gives its class, and whether that was its last.
     pub fn leave(&mut self, request: RequestId) -> Option<(ClassNo, bool)> {
-        let no = self.entry(request)?;
-        let Entry { id, class, next, previous, .. } = self.entries[at(no)];
-        let (seed, entries) = (self.seed, &self.entries);
-        self.by_id.remove(hash_words(seed, id), no, |no| hash_words(seed, entries[at(no)].id));
-        let list = &mut self.classes[at(class)];
+        let id = words(request.get());
+        let hash = hash_words(self.seed, id);
+        let no = self.by_id.remove(&mut self.entries, hash, |_, entry| entry.id == id)?;
+        let entry = &mut self.entries[at(no)];
+        let (class, previous) = (ClassNo(entry.class), entry.previous);
+        let next = std::mem::replace(&mut entry.next, std::mem::replace(&mut self.free_entry, no));
+        let list = &mut self.classes[class.at()];
         list.len -= 1;
-        if previous == NONE {
-            list.head = next;
-        } else {
-            self.entries[at(previous)].next = next;
+        match self.entries.get_mut(at(previous)) {
+            Some(before) => before.next = next,
+            None => list.head = next,
         }
-        if next == NONE {
-            list.tail = previous;
-        } else {
-            self.entries[at(next)].previous = previous;
+        match self.entries.get_mut(at(next)) {
+            Some(after) => after.previous = previous,
+            None => list.tail = previous,
         }
-        self.entries[at(no)].next = self.free_entry;
-        self.free_entry = no;
         self.len -= 1;
-        let class = ClassNo(class);
-        if self.classes[class.at()].head == NONE {
+        if list.head == NONE {
             self.drop_class(class);
             return Some((class, true));
         }
@@ -268,67 +345,66 @@ impl Queue {
     }
 
     fn drop_class(&mut self, class: ClassNo) {
+        self.classes[class.at()].cursor = NONE;
+        self.stand(class);
         let Class { key, is_lone, .. } = self.classes[class.at()];
-        let was_empty = self.lines[line_of(&key)].first().is_none();
-        self.lines[line_of(&key)].remove(class.0, &mut self.places);
-        self.note_busy(class, was_empty);
         if !is_lone {
-            let (seed, classes) = (self.seed, &self.classes);
-            let hash_of = |no| hash_key(seed, &classes[at(no)].key);
-            self.by_key.remove(hash_of(class.0), class.0, hash_of);
+            let hash = hash_key(self.seed, &key);
+            self.by_key.remove(&mut self.classes, hash, |no, _| no == class.0);
         }
         self.free_classes.push(class.0);
     }
 
-    fn rank(&self, class: ClassNo) -> Option<Rank> {
-        let Class { key, cursor, .. } = &self.classes[class.at()];
-        let entry = self.entries.get(at(*cursor))?;
-        Some((Reverse(key.priority), entry.submitted_at, Reverse(key.gpu), entry.id))
-    }
-
     /// Sets the cursor of a class to its first request.
     pub fn rewind(&mut self, class: ClassNo) {
-        let head = self.classes[class.at()].head;
-        self.classes[class.at()].cursor = head;
+        let entry = &mut self.classes[class.at()];
+        entry.cursor = entry.head;
         self.stand(class);
     }
 
     /// Moves the cursor of a class to its next request.
     pub fn advance(&mut self, class: ClassNo) {
-        let cursor = self.classes[class.at()].cursor;
-        self.classes[class.at()].cursor =
-            self.entries.get(at(cursor)).map_or(NONE, |entry| entry.next);
+        let entry = &mut self.classes[class.at()];
+        entry.cursor = self.entries.get(at(entry.cursor)).map_or(NONE, |entry| entry.next);
         self.stand(class);
     }
 
     /// Puts a class where it belongs in its line: nowhere if it sleeps or its cursor is at the end.
     fn stand(&mut self, class: ClassNo) {
-        let line = line_of(&self.classes[class.at()].key);
-        if line >= self.lines.len() {
-            self.lines.resize_with(line + 1, Ranked::new);
+        let Class { key, cursor, is_asleep, .. } = self.classes[class.at()];
+        let (tenant, tier) = (key.tenant.at(), tier_number(key.tier));
+        if tenant >= self.awake.len() {
+            self.awake.resize(tenant + 1, 0);
+            self.lines.resize_with((tenant + 1) * TIERS, Ranked::new);
         }
-        let was_empty = self.lines[line].first().is_none();
-        match self.rank(class).filter(|_| !self.classes[class.at()].is_asleep) {
-            Some(rank) => self.lines[line].set(class.0, rank, &mut self.places),
-            None => self.lines[line].remove(class.0, &mut self.places),
+        let line = &mut self.lines[tenant * TIERS + tier];
+        let mut ranks = Ranks { classes: &mut self.classes, entries: &self.entries };
+        if is_asleep || cursor == NONE {
+            line.remove(class.0, &mut ranks);
+        } else {
+            line.set(class.0, &mut ranks);
         }
-        self.note_busy(class, was_empty);
-    }
-
-    /// Keeps the tenants that have a class awake.
-    fn note_busy(&mut self, class: ClassNo, was_empty: bool) {
-        let ClassKey { tenant, tier, .. } = self.classes[class.at()].key;
-        let is_empty = self.lines[tenant.at() * TIERS + tier_number(tier)].first().is_none();
-        match (was_empty, is_empty) {
-            (true, false) => self.busy[tier_number(tier)].insert(tenant),
-            (false, true) => self.busy[tier_number(tier)].remove(&tenant),
-            (true, true) | (false, false) => return,
-        };
+        let bit = 1 << tier;
+        let others = self.awake[tenant] & !bit;
+        self.awake[tenant] = others | if line.is_empty() { 0 } else { bit };
     }
 
     /// Tenants with a class of the tier that is awake.
     pub fn busy(&self, tier: Tier) -> impl Iterator<Item = TenantNo> + '_ {
-        self.busy[tier_number(tier)].iter().copied()
+        let tenants = self.awake.iter().zip(0..);
+        let busy = tenants.filter(move |(tiers, _)| **tiers & (1 << tier_number(tier)) != 0);
+        busy.map(|(_, tenant)| TenantNo(tenant))
+    }
+
+    /// The highest tier in which the tenant has a class that is awake.
+    #[must_use]
+    pub fn highest(&self, tenant: TenantNo) -> Option<Tier> {
+        let tiers = self.awake.get(tenant.at())?;
+        tiers.checked_ilog2().map(|highest| match highest {
+            0 => Tier::Opportunistic,
+            1 => Tier::Standard,
+            _two => Tier::Reserved,
+        })
     }
 
     /// A class found no room: it leaves its line.
@@ -364,7 +440,9 @@ impl Queue {
     #[must_use]
     pub fn first(&self, tenant: TenantNo, tier: Tier) -> Option<(ClassNo, RequestId)> {
         let line = self.lines.get(tenant.at() * TIERS + tier_number(tier))?;
-        line.first().map(|((_, _, _, id), class)| (ClassNo(class), RequestId::new(number(id))))
+        let class = line.first()?;
+        let entry = self.entries.get(at(self.classes[at(class)].cursor))?;
+        Some((ClassNo(class), RequestId::new(number(entry.id))))
     }
 
     /// The requests of a class in order.
@@ -387,15 +465,13 @@ impl Queue {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let lines: usize = self.lines.iter().map(Ranked::bytes).sum();
-        self.entries.capacity() * size_of::<Entry>()
-            + self.classes.capacity() * (size_of::<Class>() + size_of::<u32>())
-            + self.lines.capacity() * size_of::<Ranked<Rank>>()
+        self.awake.capacity()
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.classes.capacity() * size_of::<Class>()
+            + self.free_classes.capacity() * size_of::<u32>()
+            + self.lines.capacity() * size_of::<Ranked>()
             + lines
             + self.by_id.bytes()
             + self.by_key.bytes()
     }
-}
-
-fn line_of(key: &ClassKey) -> usize {
-    key.tenant.at() * TIERS + tier_number(key.tier)
 }

@@ -1,96 +1,113 @@
-//! A heap whose items can be found again: to change a key or to take an item out of its middle.
+//! A heap whose items can be found again: when an item ranks differently, or to take it out of its
+//! middle.
 
 use super::table::push_tight;
 use super::{NONE, at};
 
-/// Items by their keys, the lowest first; the lower item wins a draw. Each item is in at most one
-/// heap of those that share `places`.
-#[derive(Debug, Clone)]
-pub(super) struct Ranked<K> {
-    items: Vec<(K, u32)>,
+/// How items rank, and where each stands in its heap.
+pub(super) trait Ranking {
+    /// Whether an item comes before another.
+    fn is_before(&self, item: u32, other: u32) -> bool;
+
+    /// Where an item stands, or `NONE`.
+    fn place(&self, item: u32) -> u32;
+
+    /// Notes where an item stands.
+    fn set_place(&mut self, item: u32, place: u32);
 }
 
-impl<K: Ord + Copy> Ranked<K> {
-    pub(super) const fn new() -> Ranked<K> {
+/// Items by their ranks, the lowest first. Each item is in at most one heap of those that share a
+/// [`Ranking`]; whoever changes its rank must [`set`](Ranked::set) it at once.
+#[derive(Debug, Clone)]
+pub(super) struct Ranked {
+    items: Vec<u32>,
+}
+
+impl Ranked {
+    pub(super) const fn new() -> Ranked {
         Ranked { items: Vec::new() }
     }
 
-    pub(super) fn first(&self) -> Option<(K, u32)> {
+    pub(super) fn first(&self) -> Option<u32> {
         self.items.first().copied()
     }
 
-    /// Puts an item in, or gives the item that is in another key.
-    pub(super) fn set(&mut self, item: u32, key: K, places: &mut [u32]) {
-        if let [only] = &mut self.items[..]
-            && only.1 == item
-        {
-            only.0 = key;
-            return;
+    pub(super) const fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Puts an item in, or moves the item that is in to where it belongs now.
+    #[inline]
+    pub(super) fn set(&mut self, item: u32, ranking: &mut impl Ranking) {
+        // Most lines hold one class, which stands where it stood.
+        if self.items[..] != [item] {
+            self.place(item, ranking);
         }
-        let known = places[at(item)];
+    }
+
+    fn place(&mut self, item: u32, ranking: &mut impl Ranking) {
+        let known = ranking.place(item);
         let spot = if known == NONE {
-            push_tight(&mut self.items, (key, item));
+            push_tight(&mut self.items, item);
             self.items.len() - 1
         } else {
-            self.items[at(known)].0 = key;
             at(known)
         };
-        let spot = self.rise(spot, places);
-        self.sink(spot, places);
+        let spot = self.rise(spot, ranking);
+        self.sink(spot, ranking);
     }
 
     /// Takes an item out, if it is in.
-    pub(super) fn remove(&mut self, item: u32, places: &mut [u32]) {
-        let known = std::mem::replace(&mut places[at(item)], NONE);
+    pub(super) fn remove(&mut self, item: u32, ranking: &mut impl Ranking) {
+        let known = ranking.place(item);
         if known == NONE {
             return;
         }
+        ranking.set_place(item, NONE);
         let spot = at(known);
         self.items.swap_remove(spot);
         if spot < self.items.len() {
-            let spot = self.rise(spot, places);
-            self.sink(spot, places);
+            let spot = self.rise(spot, ranking);
+            self.sink(spot, ranking);
         }
     }
 
-    fn rise(&mut self, mut spot: usize, places: &mut [u32]) -> usize {
+    fn rise(&mut self, mut spot: usize, ranking: &mut impl Ranking) -> usize {
         let moved = self.items[spot];
-        while spot > 0 && moved < self.items[(spot - 1) / 2] {
-            self.items[spot] = self.items[(spot - 1) / 2];
-            note(self.items[spot].1, spot, places);
+        while spot > 0 && ranking.is_before(moved, self.items[(spot - 1) / 2]) {
+            self.settle(spot, self.items[(spot - 1) / 2], ranking);
             spot = (spot - 1) / 2;
         }
-        self.items[spot] = moved;
-        note(moved.1, spot, places);
+        self.settle(spot, moved, ranking);
         spot
     }
 
-    fn sink(&mut self, mut spot: usize, places: &mut [u32]) {
+    fn sink(&mut self, mut spot: usize, ranking: &mut impl Ranking) {
         let moved = self.items[spot];
         loop {
             let (left, right) = (2 * spot + 1, 2 * spot + 2);
             let Some(mut least) = self.items.get(left).map(|_| left) else { break };
-            if self.items.get(right).is_some_and(|other| *other < self.items[left]) {
+            let is_right = |other: &u32| ranking.is_before(*other, self.items[left]);
+            if self.items.get(right).is_some_and(is_right) {
                 least = right;
             }
-            if moved <= self.items[least] {
+            if !ranking.is_before(self.items[least], moved) {
                 break;
             }
-            self.items[spot] = self.items[least];
-            note(self.items[spot].1, spot, places);
+            self.settle(spot, self.items[least], ranking);
             spot = least;
         }
-        self.items[spot] = moved;
-        note(moved.1, spot, places);
+        self.settle(spot, moved, ranking);
+    }
+
+    fn settle(&mut self, spot: usize, item: u32, ranking: &mut impl Ranking) {
+        self.items[spot] = item;
+        ranking.set_place(item, u32::try_from(spot).unwrap_or(NONE));
     }
 
     pub(super) const fn bytes(&self) -> usize {
-        self.items.capacity() * size_of::<(K, u32)>()
+        self.items.capacity() * size_of::<u32>()
     }
-}
-
-fn note(item: u32, spot: usize, places: &mut [u32]) {
-    places[at(item)] = u32::try_from(spot).unwrap_or(NONE);
 }
 
 #[cfg(test)]
@@ -101,6 +118,26 @@ mod tests {
 
     use super::*;
 
+    #[derive(Clone)]
+    struct Keys {
+        keys: Vec<u64>,
+        places: Vec<u32>,
+    }
+
+    impl Ranking for Keys {
+        fn is_before(&self, item: u32, other: u32) -> bool {
+            (self.keys[at(item)], item) < (self.keys[at(other)], other)
+        }
+
+        fn place(&self, item: u32) -> u32 {
+            self.places[at(item)]
+        }
+
+        fn set_place(&mut self, item: u32, place: u32) {
+            self.places[at(item)] = place;
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -108,26 +145,30 @@ mod tests {
         fn it_gives_what_is_in_by_key_and_then_by_number(
             steps in prop::collection::vec((0_u32..30, prop::option::of(0_u64..9)), 1..200),
         ) {
-            let (mut heap, mut places) = (Ranked::new(), vec![NONE; 30]);
+            let mut heap = Ranked::new();
+            let mut ranking = Keys { keys: vec![0; 30], places: vec![NONE; 30] };
             let mut model = BTreeMap::new();
             for (item, key) in steps {
                 match key {
                     Some(key) => {
-                        heap.set(item, key, &mut places);
+                        ranking.keys[at(item)] = key;
+                        heap.set(item, &mut ranking);
                         model.insert(item, key);
                     }
                     None => {
-                        heap.remove(item, &mut places);
+                        heap.remove(item, &mut ranking);
                         model.remove(&item);
                     }
                 }
                 let mut expected: Vec<(u64, u32)> = model.iter().map(|(i, k)| (*k, *i)).collect();
                 expected.sort_unstable();
-                prop_assert_eq!(heap.first(), expected.first().copied());
-                let (mut rest, mut rest_places) = (heap.clone(), places.clone());
-                for (key, item) in expected {
-                    prop_assert_eq!(rest.first(), Some((key, item)));
-                    rest.remove(item, &mut rest_places);
+                let first = expected.first().map(|(_, item)| *item);
+                prop_assert_eq!(heap.first(), first);
+                prop_assert_eq!(heap.is_empty(), first.is_none());
+                let (mut rest, mut rest_ranking) = (heap.clone(), ranking.clone());
+                for (_, item) in expected {
+                    prop_assert_eq!(rest.first(), Some(item));
+                    rest.remove(item, &mut rest_ranking);
                 }
             }
         }

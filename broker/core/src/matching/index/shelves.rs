@@ -9,7 +9,7 @@ use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
 use sublet_protocol::ids::{ClusterId, DeviceId, NodeId};
 use sublet_protocol::units::Millis;
 
-use super::table::{Table, Words, hash_text, hash_words, mix, number, push_tight, words};
+use super::table::{Chained, Table, Words, hash_text, hash_words, mix, number, push_tight, words};
 use super::{LotNo, NONE, NodeNo, SlotNo, at};
 
 /// Windows of idle time, each twice as long as the one before; the last has no end.
@@ -82,8 +82,10 @@ struct Slot {
     device: Words,
     part: u32,
     shelf: u32,
+    /// The next on its shelf; of a slot that is not used, the next of those.
     next: u32,
     previous: u32,
+    chain: u32,
     window: u8,
 }
 
@@ -101,23 +103,104 @@ struct Shelf {
     window: u8,
 }
 
+impl Shelf {
+    /// The bucket of its lot that it hangs in: its window and its count.
+    fn bucket(&self) -> (u32, u32) {
+        (u32::from(self.window), u32::from(self.free).min(COUNTS - 1))
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Node {
     cluster: u32,
     name: NodeId,
     shelves: u32,
+    hash: u32,
+    chain: u32,
 }
 
 #[derive(Debug, Clone)]
 struct Lot {
     kind: Kind,
+    /// How many shelves it has.
     shelves: u32,
+    chain: u32,
+    /// A lot that was forgotten waits for another kind.
+    is_known: bool,
     /// Which windows have a shelf.
     windows: u32,
     /// By window: which counts have a shelf.
     filled: [u32; 16],
     /// By window and count: the first shelf.
     heads: Vec<u32>,
+}
+
+impl Lot {
+    fn new(kind: Kind) -> Lot {
+        let (filled, heads) = ([0; 16], Vec::new());
+        Lot { kind, shelves: 0, chain: NONE, is_known: true, windows: 0, filled, heads }
+    }
+
+    /// The windows that have a shelf, from `window` on.
+    fn windows_from(&self, window: u8) -> u32 {
+        self.windows & (u32::MAX << window.min(WINDOWS))
+    }
+
+    /// The least count, from `count` on, of which there is a shelf that lasts for `window` or longer;
+    /// `u32::BITS` if there is none.
+    fn fewest(&self, count: u32, window: u8) -> u32 {
+        let enough = u32::MAX << count.min(COUNTS - 1);
+        let (mut windows, mut filled) = (self.windows_from(window), 0);
+        while windows != 0 {
+            filled |= self.filled[at(windows.trailing_zeros() % u32::from(WINDOWS))];
+            windows &= windows - 1;
+        }
+        (filled & enough).trailing_zeros()
+    }
+
+    /// The first shelf of this count in the shortest window, from `window` on, that has one.
+    fn shelf(&self, count: u32, window: u8) -> Option<u32> {
+        let mut windows = bits(self.windows_from(window));
+        let window = windows.find(|window| self.filled[at(*window)] >> count & 1 == 1)?;
+        self.heads.get(at(window * COUNTS + count)).copied()
+    }
+
+    /// A bucket has its first shelf.
+    fn fill(&mut self, (window, count): (u32, u32)) {
+        self.filled[at(window)] |= 1 << count;
+        self.windows |= 1 << window;
+    }
+
+    /// A bucket has lost its last shelf.
+    fn empty(&mut self, (window, count): (u32, u32)) {
+        let filled = &mut self.filled[at(window)];
+        *filled &= !(1 << count);
+        self.windows &= !(u32::from(*filled == 0) << window);
+    }
+}
+
+macro_rules! chained {
+    ($($entry:ty: |$self:ident, $seed:ident| $hash:expr;)*) => {$(
+        impl Chained for $entry {
+            fn hash(&$self, $seed: u64) -> u64 {
+                $hash
+            }
+
+            fn chain(&self) -> u32 {
+                self.chain
+            }
+
+            fn chain_mut(&mut self) -> &mut u32 {
+                &mut self.chain
+            }
+        }
+    )*};
+}
+
+chained! {
+    Slot: |self, seed| hash_slice(seed, self.device, self.part);
+    Node: |self, _seed| u64::from(self.hash) << 32;
+    Lot: |self, seed| self.kind.hash(seed);
 }
 
 /// The free slices of a cell.
@@ -127,7 +210,7 @@ pub struct Shelves {
     clusters: Vec<ClusterId>,
     nodes: Vec<Node>,
     by_name: Table,
-    lots: Vec<Option<Lot>>,
+    lots: Vec<Lot>,
     by_kind: Table,
     empty_lots: usize,
     shelves: Vec<Shelf>,
@@ -176,9 +259,11 @@ impl Shelves {
         self.len == 0
     }
 
-    fn hash_node(&self, cluster: ClusterId, name: NodeId) -> u64 {
+    /// The upper half of the hash of a node's name, which is all that an entry has room for.
+    fn hash_node(&self, cluster: ClusterId, name: NodeId) -> u32 {
         let seed = hash_text(self.seed, cluster.as_str().as_bytes());
-        hash_text(seed, name.as_str().as_bytes())
+        let hash = hash_text(seed, name.as_str().as_bytes());
+        u32::try_from(hash >> 32).unwrap_or(u32::MAX)
     }
 
     fn node_name(&self, node: u32) -> (ClusterId, NodeId) {
@@ -196,7 +281,9 @@ impl Shelves {
     #[must_use]
     pub fn find_node(&self, cluster: ClusterId, name: NodeId) -> Option<NodeNo> {
         let hash = self.hash_node(cluster, name);
-        self.by_name.find(hash, |no| self.node_name(no) == (cluster, name)).map(NodeNo)
+        let is_meant =
+            |node: &Node| node.name == name && self.clusters[at(node.cluster)] == cluster;
+        self.by_name.find(&self.nodes, u64::from(hash) << 32, is_meant).map(NodeNo)
     }
 
     /// The ordinal of a node, a new one if need be.
@@ -213,27 +300,21 @@ impl Shelves {
         };
         let no = u32::try_from(self.nodes.len()).unwrap_or(NONE);
         let cluster_no = u32::try_from(cluster_no).unwrap_or(NONE);
-        push_tight(&mut self.nodes, Node { cluster: cluster_no, name, shelves: NONE });
         let hash = self.hash_node(cluster, name);
-        let mut table = std::mem::replace(&mut self.by_name, Table::new());
-        table.insert(hash, no, |no| {
-            let (cluster, name) = self.node_name(no);
-            self.hash_node(cluster, name)
-        });
-        self.by_name = table;
+        let (shelves, chain) = (NONE, NONE);
+        push_tight(&mut self.nodes, Node { cluster: cluster_no, name, shelves, hash, chain });
+        self.by_name.insert(&mut self.nodes, self.seed, no);
         NodeNo(no)
     }
 
     /// The lot of a kind, if it is known.
     #[must_use]
     pub fn find_lot(&self, kind: &Kind) -> Option<LotNo> {
-        let is_meant = |no| self.lots[at(no)].as_ref().is_some_and(|lot| lot.kind == *kind);
-        self.by_kind.find(kind.hash(self.seed), is_meant).map(LotNo)
+        self.by_kind.find(&self.lots, kind.hash(self.seed), |lot| lot.kind == *kind).map(LotNo)
     }
 
     /// The lot of a kind, and whether it is new.
     pub fn lot(&mut self, kind: &Kind) -> (LotNo, bool) {
-        let hash = kind.hash(self.seed);
         if let Some(known) = self.find_lot(kind) {
             return (known, false);
         }
@@ -241,37 +322,29 @@ impl Shelves {
             self.forget_empty_lots();
         }
         self.empty_lots += 1;
-        let fresh =
-            Some(Lot { kind: *kind, shelves: 0, windows: 0, filled: [0; 16], heads: Vec::new() });
-        let no = match self.lots.iter().position(Option::is_none) {
+        let no = match self.lots.iter().position(|lot| !lot.is_known) {
             Some(free) => {
-                self.lots[free] = fresh;
+                self.lots[free] = Lot::new(*kind);
                 free
             }
             None => {
-                self.lots.push(fresh);
+                self.lots.push(Lot::new(*kind));
                 self.lots.len() - 1
             }
         };
         let no = u32::try_from(no).unwrap_or(NONE);
-        let (seed, lots) = (self.seed, &self.lots);
-        self.by_kind.insert(hash, no, |no| lots[at(no)].as_ref().map_or(0, |l| l.kind.hash(seed)));
+        self.by_kind.insert(&mut self.lots, self.seed, no);
         (LotNo(no), true)
     }
 
     fn forget_empty_lots(&mut self) {
-        let (seed, lots) = (self.seed, &self.lots);
-        let hash_of = |no| lots[at(no)].as_ref().map_or(0, |lot| lot.kind.hash(seed));
-        let mut gone = Vec::new();
-        for (no, lot) in lots.iter().enumerate() {
-            if lot.as_ref().is_some_and(|lot| lot.shelves == 0) {
-                let no = u32::try_from(no).unwrap_or(NONE);
-                self.by_kind.remove(hash_of(no), no, hash_of);
-                gone.push(no);
+        for (place, no) in (0..self.lots.len()).zip(0..) {
+            let lot = &mut self.lots[place];
+            if lot.is_known && lot.shelves == 0 {
+                lot.is_known = false;
+                let hash = lot.kind.hash(self.seed);
+                self.by_kind.remove(&mut self.lots, hash, |known, _| known == no);
             }
-        }
-        for no in gone {
-            self.lots[at(no)] = None;
         }
         self.empty_lots = 0;
     }
@@ -279,26 +352,24 @@ impl Shelves {
     /// What the slices of a lot have in common; nothing if the lot was forgotten.
     #[must_use]
     pub fn kind(&self, lot: LotNo) -> Option<&Kind> {
-        self.lots.get(lot.at())?.as_ref().map(|lot| &lot.kind)
+        self.lots.get(lot.at()).filter(|lot| lot.is_known).map(|lot| &lot.kind)
     }
 
     /// Lots that hold a slice or did not long ago.
     pub fn known_lots(&self) -> impl Iterator<Item = LotNo> + '_ {
-        let numbers = self.lots.iter().zip(0..).filter(|(lot, _)| lot.is_some());
+        let numbers = self.lots.iter().zip(0..).filter(|(lot, _)| lot.is_known);
         numbers.map(|(_, no)| LotNo(no))
     }
 
     /// Lots that hold a slice.
     pub fn lots(&self) -> impl Iterator<Item = LotNo> + '_ {
-        let filled = |lot: &Option<Lot>| lot.as_ref().is_some_and(|lot| lot.shelves > 0);
-        let numbers = self.lots.iter().zip(0..).filter(move |(lot, _)| filled(lot));
+        let numbers = self.lots.iter().zip(0..).filter(|(lot, _)| lot.shelves > 0);
         numbers.map(|(_, no)| LotNo(no))
     }
 
     fn find(&self, node: u32, device: Words, part: u32) -> Option<u32> {
         let hash = hash_slice(self.seed, device, part);
-        self.by_slice.find(hash, |no| {
-            let slot = &self.slots[at(no)];
+        self.by_slice.find(&self.slots, hash, |slot| {
             (slot.device, slot.part) == (device, part) && self.shelves[at(slot.shelf)].node == node
         })
     }
@@ -334,65 +405,55 @@ impl Shelves {
         (device, part): (DeviceId, Part),
         window: u8,
     ) -> SlotNo {
-        let shelf = self.shelf(node, lot);
+        let no = self.shelf(node, lot);
+        let shelf = &mut self.shelves[at(no)];
         let (device, part) = (words(device.get()), pack(part));
-        let head = self.shelves[at(shelf)].head;
-        let fresh = Slot { device, part, shelf, next: head, previous: NONE, window };
-        let no = if self.free_slot == NONE {
+        let (next, previous, chain) = (shelf.head, NONE, NONE);
+        let fresh = Slot { device, part, shelf: no, next, previous, chain, window };
+        let slot = if let Some(free) = self.slots.get_mut(at(self.free_slot)) {
+            let slot = std::mem::replace(&mut self.free_slot, free.next);
+            *free = fresh;
+            slot
+        } else {
             push_tight(&mut self.slots, fresh);
             u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
-        } else {
-            let free = self.free_slot;
-            self.free_slot = self.slots[at(free)].next;
-            self.slots[at(free)] = fresh;
-            free
         };
-        if head != NONE {
-            self.slots[at(head)].previous = no;
+        if let Some(after) = self.slots.get_mut(at(next)) {
+            after.previous = slot;
         }
         self.len += 1;
-        let (seed, slots) = (self.seed, &self.slots);
-        let hash_of = |no| hash_slice(seed, slots[at(no)].device, slots[at(no)].part);
-        self.by_slice.insert(hash_slice(seed, device, part), no, hash_of);
-        let entry = self.shelves[at(shelf)];
-        if entry.free > 0 {
-            self.unhang(shelf);
-        }
-        let entry = &mut self.shelves[at(shelf)];
-        entry.head = no;
-        entry.free = entry.free.saturating_add(1);
-        entry.window = entry.window.max(window);
-        self.hang(shelf);
-        SlotNo(no)
+        self.by_slice.insert(&mut self.slots, self.seed, slot);
+        let before = *shelf;
+        shelf.head = slot;
+        shelf.free = shelf.free.saturating_add(1);
+        shelf.window = shelf.window.max(window);
+        self.rehang(no, &before);
+        SlotNo(slot)
     }
 
     /// A slice is not free any more.
     pub fn take(&mut self, slot: SlotNo) {
-        let Slot { device, part, shelf, next, previous, window } = self.slots[slot.at()];
-        let (seed, slots) = (self.seed, &self.slots);
-        let hash_of = |no| hash_slice(seed, slots[at(no)].device, slots[at(no)].part);
-        self.by_slice.remove(hash_slice(seed, device, part), slot.0, hash_of);
-        self.unhang(shelf);
-        if previous == NONE {
-            self.shelves[at(shelf)].head = next;
-        } else {
-            self.slots[at(previous)].next = next;
+        let Slot { device, part, shelf: no, next, previous, window, .. } = self.slots[slot.at()];
+        let hash = hash_slice(self.seed, device, part);
+        self.by_slice.remove(&mut self.slots, hash, |known, _| known == slot.0);
+        let shelf = &mut self.shelves[at(no)];
+        let before = *shelf;
+        match self.slots.get_mut(at(previous)) {
+            Some(before) => before.next = next,
+            None => shelf.head = next,
         }
-        if next != NONE {
-            self.slots[at(next)].previous = previous;
+        if let Some(after) = self.slots.get_mut(at(next)) {
+            after.previous = previous;
         }
-        self.slots[slot.at()].next = self.free_slot;
-        self.free_slot = slot.0;
+        shelf.free -= 1;
+        self.slots[slot.at()].next = std::mem::replace(&mut self.free_slot, slot.0);
         self.len -= 1;
-        let known = self.shelves[at(shelf)].window;
-        let longest = if known == window { self.longest(shelf, known) } else { known };
-        let entry = &mut self.shelves[at(shelf)];
-        entry.free -= 1;
-        entry.window = longest;
-        if entry.free > 0 {
-            self.hang(shelf);
-        } else {
-            self.drop_shelf(shelf);
+        if before.window == window {
+            self.shelves[at(no)].window = self.longest(no, window);
+        }
+        self.rehang(no, &before);
+        if before.free == 1 {
+            self.drop_shelf(no);
         }
     }
 
@@ -429,20 +490,18 @@ impl Shelves {
             free: 0,
             window: 0,
         };
-        let no = if self.free_shelf == NONE {
+        let no = if let Some(free) = self.shelves.get_mut(at(self.free_shelf)) {
+            let no = std::mem::replace(&mut self.free_shelf, free.on_node);
+            *free = fresh;
+            no
+        } else {
             push_tight(&mut self.shelves, fresh);
             u32::try_from(self.shelves.len() - 1).unwrap_or(NONE)
-        } else {
-            let free = self.free_shelf;
-            self.free_shelf = self.shelves[at(free)].on_node;
-            self.shelves[at(free)] = fresh;
-            free
         };
         self.nodes[node.at()].shelves = no;
-        if let Some(lot) = &mut self.lots[lot.at()] {
-            self.empty_lots -= usize::from(lot.shelves == 0);
-            lot.shelves += 1;
-        }
+        let lot = &mut self.lots[lot.at()];
+        self.empty_lots -= usize::from(lot.shelves == 0);
+        lot.shelves += 1;
         no
     }
 
@@ -459,74 +518,76 @@ impl Shelves {
         }
         self.shelves[at(shelf)].on_node = self.free_shelf;
         self.free_shelf = shelf;
-        if let Some(lot) = &mut self.lots[at(lot)] {
-            lot.shelves -= 1;
-            self.empty_lots += usize::from(lot.shelves == 0);
-        }
+        let lot = &mut self.lots[at(lot)];
+        lot.shelves -= 1;
+        self.empty_lots += usize::from(lot.shelves == 0);
     }
 
-    /// Hangs a shelf into the bucket of its window and count.
-    fn hang(&mut self, shelf: u32) {
-        let Shelf { lot, free, window, .. } = self.shelves[at(shelf)];
-        let count = u32::from(free).min(COUNTS - 1);
-        let Some(lot) = &mut self.lots[at(lot)] else { return };
-        let bucket = at(u32::from(window) * COUNTS + count);
-        if bucket >= lot.heads.len() {
-            lot.heads.resize(at((u32::from(window) + 1) * COUNTS), NONE);
-        }
-        let head = std::mem::replace(&mut lot.heads[bucket], shelf);
-        lot.filled[usize::from(window)] |= 1 << count;
-        lot.windows |= 1 << window;
-        (self.shelves[at(shelf)].next, self.shelves[at(shelf)].previous) = (head, NONE);
-        if head != NONE {
-            self.shelves[at(head)].previous = shelf;
-        }
-    }
-
-    fn unhang(&mut self, shelf: u32) {
-        let Shelf { lot, free, window, next, previous, .. } = self.shelves[at(shelf)];
-        let count = u32::from(free).min(COUNTS - 1);
-        if next != NONE {
-            self.shelves[at(next)].previous = previous;
-        }
-        if previous != NONE {
-            self.shelves[at(previous)].next = next;
+    /// Moves a shelf from the bucket where it hung, if it held slices, to that of its window and
+    /// count, if it holds some now.
+    fn rehang(&mut self, no: u32, before: &Shelf) {
+        let shelf = self.shelves[at(no)];
+        let (old, new) = (before.bucket(), shelf.bucket());
+        if old == new {
             return;
         }
-        let Some(lot) = &mut self.lots[at(lot)] else { return };
-        lot.heads[at(u32::from(window) * COUNTS + count)] = next;
-        if next == NONE {
-            lot.filled[usize::from(window)] &= !(1 << count);
-            lot.windows &= !(u32::from(lot.filled[usize::from(window)] == 0) << window);
-        }
-    }
-
-    /// A shelf of the lot with at least `count` slices and the fewest of those, lasting for
-    /// `window` or longer; its node, how many slices it holds, and one of them.
-    #[must_use]
-    pub fn tightest(&self, lot: LotNo, count: u32, window: u8) -> Option<(NodeNo, u32, SlotNo)> {
-        let lot = self.lots.get(lot.at())?.as_ref()?;
-        let enough = u32::MAX << count.min(COUNTS - 1);
-        let mut windows = lot.windows & (u32::MAX << window.min(WINDOWS));
-        let mut best: Option<(u32, u32)> = None;
-        while windows != 0 {
-            let window = windows.trailing_zeros();
-            windows &= windows - 1;
-            let filled = lot.filled[at(window)] & enough;
-            let fewest = filled.trailing_zeros();
-            if filled != 0 && best.is_none_or(|(known, _)| fewest < known) {
-                best = Some((fewest, lot.heads[at(window * COUNTS + fewest)]));
+        let lot = &mut self.lots[at(shelf.lot)];
+        if before.free > 0 {
+            if let Some(after) = self.shelves.get_mut(at(before.next)) {
+                after.previous = before.previous;
+            }
+            if let Some(ahead) = self.shelves.get_mut(at(before.previous)) {
+                ahead.next = before.next;
+            } else {
+                lot.heads[at(old.0 * COUNTS + old.1)] = before.next;
+                if before.next == NONE {
+                    lot.empty(old);
+                }
             }
         }
-        let shelf = &self.shelves[at(best?.1)];
-        Some((NodeNo(shelf.node), u32::from(shelf.free), SlotNo(shelf.head)))
+        if shelf.free == 0 {
+            return;
+        }
+        let bucket = at(new.0 * COUNTS + new.1);
+        if bucket >= lot.heads.len() {
+            lot.heads.resize(at((new.0 + 1) * COUNTS), NONE);
+        }
+        let head = std::mem::replace(&mut lot.heads[bucket], no);
+        match self.shelves.get_mut(at(head)) {
+            Some(after) => after.previous = no,
+            None => lot.fill(new),
+        }
+        let shelf = &mut self.shelves[at(no)];
+        (shelf.next, shelf.previous) = (head, NONE);
+    }
+
+    /// Of the lots the one whose shelf has the fewest slices, at least `count` that last for `window`
+    /// or longer, the first of equals; the shelf's node, how many slices it holds, and one of them.
+    #[must_use]
+    pub fn tightest(
+        &self,
+        lots: &[LotNo],
+        count: u32,
+        window: u8,
+    ) -> Option<(LotNo, NodeNo, u32, SlotNo)> {
+        let (mut fewest, mut best) = (u32::BITS, None);
+        for no in lots {
+            let Some(lot) = self.lots.get(no.at()) else { continue };
+            let count = lot.fewest(count, window);
+            if count < fewest {
+                (fewest, best) = (count, Some((*no, lot)));
+            }
+        }
+        let (no, lot) = best?;
+        let shelf = self.shelves.get(at(lot.shelf(fewest, window)?))?;
+        Some((no, NodeNo(shelf.node), u32::from(shelf.free), SlotNo(shelf.head)))
     }
 
     /// The nodes with a slice of the lot that may last for `window`, in no order.
     pub fn nodes(&self, lot: LotNo, window: u8) -> impl Iterator<Item = NodeNo> + '_ {
-        let lot = self.lots.get(lot.at()).and_then(Option::as_ref);
-        let windows = lot.map_or(0, |lot| lot.windows & (u32::MAX << window.min(WINDOWS)));
-        let buckets = bits(windows).flat_map(move |window| {
+        let lot = self.lots.get(lot.at());
+        let windows = bits(lot.map_or(0, |lot| lot.windows_from(window)));
+        let buckets = windows.flat_map(move |window| {
             let filled = lot.map_or(0, |lot| lot.filled[at(window)]);
             bits(filled).map(move |count| at(window * COUNTS + count))
         });
@@ -554,11 +615,12 @@ impl Shelves {
     /// The shelves of a lot: node, bucket, and the devices and windows of its slices.
     #[cfg(test)]
     pub(super) fn contents(&self, lot: LotNo) -> Vec<ShelfContents> {
-        let Some(entry) = &self.lots[lot.at()] else { return Vec::new() };
+        let entry = &self.lots[lot.at()];
         let mut found = Vec::new();
         for (bucket, head) in entry.heads.iter().enumerate() {
             let (window, count) = (bucket / 32, bucket % 32);
             assert_eq!(*head != NONE, entry.filled[window] & (1 << count) != 0);
+            assert_eq!(entry.filled[window] != 0, entry.windows & (1 << window) != 0);
             let mut next = *head;
             while let Some(shelf) = self.shelves.get(at(next)) {
                 let mut slices = Vec::new();
@@ -580,9 +642,9 @@ impl Shelves {
     /// What it takes of memory, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let heads = self.lots.iter().flatten().map(|lot| lot.heads.capacity());
+        let heads = self.lots.iter().map(|lot| lot.heads.capacity());
         heads.sum::<usize>() * size_of::<u32>()
-            + self.lots.capacity() * size_of::<Option<Lot>>()
+            + self.lots.capacity() * size_of::<Lot>()
             + self.nodes.capacity() * size_of::<Node>()
             + self.shelves.capacity() * size_of::<Shelf>()
             + self.slots.capacity() * size_of::<Slot>()

@@ -1,105 +1,127 @@
-//! A table from keys to ordinals: open addressing, four bytes a cell. The keys lie with the entries.
+//! A table from keys to ordinals: chains that run through the entries themselves.
 //!
-//! It keeps no order and shows none, so that nothing can come to depend on one. The seed is mixed
-//! into each hash: who chooses ids must not be able to choose cells.
+//! The table holds where each chain begins, four bytes a chain; an entry holds its key and the next
+//! of its chain. To put one in or to take one out touches its own chain only. The table keeps no
+//! order and shows none, so that nothing can come to depend on one. A seed is mixed into each hash:
+//! who chooses ids must not be able to choose chains.
 
-const EMPTY: u32 = u32::MAX;
-/// Cells of the smallest table.
-const CELLS_MIN: usize = 16;
+use super::{NONE, at};
 
-/// Finds ordinals by the hash of their keys.
+/// Chains of the smallest table.
+const CHAINS_MIN: usize = 16;
+
+/// An entry that a table finds by its key.
+pub(super) trait Chained {
+    /// The hash of its key.
+    fn hash(&self, seed: u64) -> u64;
+
+    /// The next entry of its chain. Only the table changes it while the entry is in.
+    fn chain(&self) -> u32;
+
+    /// See [`Chained::chain`].
+    fn chain_mut(&mut self) -> &mut u32;
+}
+
+/// Finds entries by the hash of their keys. The caller keeps the entries, in one array.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
-    cells: Vec<u32>,
+    heads: Vec<u32>,
     len: usize,
 }
 
 impl Table {
     pub(super) fn new() -> Table {
-        Table { cells: vec![EMPTY; CELLS_MIN], len: 0 }
+        Table { heads: vec![NONE; CHAINS_MIN], len: 0 }
     }
 
-    /// Where a probe for `hash` begins: the hash as a fraction of the number of cells.
-    fn start(&self, hash: u64) -> usize {
-        let cells = u64::try_from(self.cells.len()).unwrap_or(u64::MAX);
-        usize::try_from(high(u128::from(hash) * u128::from(cells))).unwrap_or(0)
+    /// The chain of a hash: the hash as a fraction of the number of chains.
+    fn chain_of(&self, hash: u64) -> usize {
+        let chains = u64::try_from(self.heads.len()).unwrap_or(u64::MAX);
+        usize::try_from(high(u128::from(hash) * u128::from(chains))).unwrap_or(0)
     }
 
-    fn next(&self, cell: usize) -> usize {
-        if cell + 1 == self.cells.len() { 0 } else { cell + 1 }
-    }
-
-    /// The ordinal whose key is meant, if it is here.
-    pub(super) fn find(&self, hash: u64, is_meant: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut cell = self.start(hash);
-        loop {
-            match self.cells[cell] {
-                EMPTY => return None,
-                ordinal if is_meant(ordinal) => return Some(ordinal),
-                _other => cell = self.next(cell),
+    /// The entry whose key is meant, if it is here.
+    #[inline]
+    pub(super) fn find<E: Chained>(
+        &self,
+        entries: &[E],
+        hash: u64,
+        is_meant: impl Fn(&E) -> bool,
+    ) -> Option<u32> {
+        let mut no = self.heads[self.chain_of(hash)];
+        while let Some(entry) = entries.get(at(no)) {
+            if is_meant(entry) {
+                return Some(no);
             }
+            no = entry.chain();
         }
+        None
     }
 
-    /// Adds an ordinal that is not here. `hash_of` gives the hash of any ordinal that is.
-    pub(super) fn insert(&mut self, hash: u64, ordinal: u32, hash_of: impl Fn(u32) -> u64) {
-        // At most two cells in three are full; half as many again are made when they are.
-        if (self.len + 1) * 3 > self.cells.len() * 2 {
-            let larger = self.cells.len() + self.cells.len() / 2;
-            let old = std::mem::replace(&mut self.cells, vec![EMPTY; larger]);
-            for known in old.into_iter().filter(|known| *known != EMPTY) {
-                self.put(hash_of(known), known);
-            }
+    /// Adds an entry that is not here.
+    #[inline]
+    pub(super) fn insert<E: Chained>(&mut self, entries: &mut [E], seed: u64, no: u32) {
+        if self.len == self.heads.len() {
+            self.grow(entries, seed);
         }
-        self.put(hash, ordinal);
         self.len += 1;
+        self.put(entries, seed, no);
     }
 
-    fn put(&mut self, hash: u64, ordinal: u32) {
-        let mut cell = self.start(hash);
-        while self.cells[cell] != EMPTY {
-            cell = self.next(cell);
-        }
-        self.cells[cell] = ordinal;
+    fn put<E: Chained>(&mut self, entries: &mut [E], seed: u64, no: u32) {
+        let entry = &mut entries[at(no)];
+        let chain = self.chain_of(entry.hash(seed));
+        *entry.chain_mut() = std::mem::replace(&mut self.heads[chain], no);
     }
 
-    /// Takes an ordinal out, if it is here, and closes the gap.
-    pub(super) fn remove(&mut self, hash: u64, ordinal: u32, hash_of: impl Fn(u32) -> u64) {
-        let mut gap = self.start(hash);
-        while self.cells[gap] != ordinal {
-            if self.cells[gap] == EMPTY {
-                return;
+    /// Half as many chains again, when there are as many entries as chains.
+    #[cold]
+    fn grow<E: Chained>(&mut self, entries: &mut [E], seed: u64) {
+        let larger = self.heads.len() + self.heads.len() / 2;
+        for head in std::mem::replace(&mut self.heads, vec![NONE; larger]) {
+            let mut next = head;
+            while next != NONE {
+                let no = next;
+                next = entries[at(no)].chain();
+                self.put(entries, seed, no);
             }
-            gap = self.next(gap);
         }
-        self.len -= 1;
-        let mut cell = self.next(gap);
-        while self.cells[cell] != EMPTY {
-            let start = self.start(hash_of(self.cells[cell]));
-            // It may move to the gap unless its own place lies after the gap, on the way to it.
-            let is_between = if gap <= cell {
-                gap < start && start <= cell
-            } else {
-                gap < start || start <= cell
-            };
-            if !is_between {
-                self.cells[gap] = self.cells[cell];
-                gap = cell;
-            }
-            cell = self.next(cell);
-        }
-        self.cells[gap] = EMPTY;
     }
 
-    /// How many ordinals it holds.
+    /// Takes the entry out whose key is meant, if it is here.
+    #[inline]
+    pub(super) fn remove<E: Chained>(
+        &mut self,
+        entries: &mut [E],
+        hash: u64,
+        is_meant: impl Fn(u32, &E) -> bool,
+    ) -> Option<u32> {
+        let chain = self.chain_of(hash);
+        let (mut before, mut no) = (NONE, self.heads[chain]);
+        while let Some(entry) = entries.get(at(no)) {
+            let next = entry.chain();
+            if is_meant(no, entry) {
+                match entries.get_mut(at(before)) {
+                    Some(before) => *before.chain_mut() = next,
+                    None => self.heads[chain] = next,
+                }
+                self.len -= 1;
+                return Some(no);
+            }
+            (before, no) = (no, next);
+        }
+        None
+    }
+
+    /// How many entries it holds.
     #[cfg(test)]
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// What it takes of memory, in bytes.
+    /// What it takes of memory, in bytes, besides the entries.
     pub(super) const fn bytes(&self) -> usize {
-        self.cells.capacity() * size_of::<u32>()
+        self.heads.capacity() * size_of::<u32>()
     }
 }
 
@@ -161,10 +183,30 @@ pub(super) fn hash_text(seed: u64, text: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
 
     use proptest::prelude::*;
 
     use super::*;
+
+    struct Item {
+        key: u128,
+        chain: u32,
+    }
+
+    impl Chained for Item {
+        fn hash(&self, seed: u64) -> u64 {
+            hash_words(seed, words(self.key))
+        }
+
+        fn chain(&self) -> u32 {
+            self.chain
+        }
+
+        fn chain_mut(&mut self) -> &mut u32 {
+            &mut self.chain
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
@@ -174,27 +216,23 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 0_u128..80), 1..400),
             seed in any::<u64>(),
         ) {
-            let mut keys: Vec<u128> = Vec::new();
+            let mut items: Vec<Item> = Vec::new();
             let (mut table, mut model) = (Table::new(), BTreeMap::new());
             for (is_in, key) in steps {
                 let hash = hash_words(seed, words(key));
-                match (is_in, model.get(&key).copied()) {
-                    (true, None) => {
-                        let ordinal = keys.len() as u32;
-                        keys.push(key);
-                        table.insert(hash, ordinal, |o| hash_words(seed, words(keys[o as usize])));
-                        model.insert(key, ordinal);
-                    }
-                    (false, Some(ordinal)) => {
-                        table.remove(hash, ordinal, |o| hash_words(seed, words(keys[o as usize])));
-                        model.remove(&key);
-                    }
-                    (true, Some(_)) | (false, None) => {}
+                if !is_in {
+                    let removed = table.remove(&mut items, hash, |_, item| item.key == key);
+                    prop_assert_eq!(removed, model.remove(&key));
+                } else if let Entry::Vacant(place) = model.entry(key) {
+                    let ordinal = items.len() as u32;
+                    items.push(Item { key, chain: NONE });
+                    table.insert(&mut items, seed, ordinal);
+                    place.insert(ordinal);
                 }
                 prop_assert_eq!(table.len(), model.len());
                 for key in 0..80 {
-                    let found =
-                        table.find(hash_words(seed, words(key)), |o| keys[o as usize] == key);
+                    let hash = hash_words(seed, words(key));
+                    let found = table.find(&items, hash, |item| item.key == key);
                     prop_assert_eq!(found, model.get(&key).copied());
                 }
             }
@@ -202,15 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn hashes_spread_neighbours_over_the_cells() {
-        let mut table = Table::new();
+    fn hashes_spread_neighbours_over_the_chains() {
+        let (mut table, mut items) = (Table::new(), Vec::new());
         for ordinal in 0..10_000 {
-            table.insert(hash_words(1, words(u128::from(ordinal))), ordinal, |o| {
-                hash_words(1, words(u128::from(o)))
-            });
+            items.push(Item { key: u128::from(ordinal), chain: NONE });
+            table.insert(&mut items, 1, ordinal);
         }
-        let runs = table.cells.split(|cell| *cell == EMPTY).map(<[u32]>::len);
-        let longest = runs.max().unwrap();
-        assert!(longest < 150, "a probe may pass {longest} cells");
+        let length = |head: &u32| {
+            std::iter::successors(items.get(at(*head)), |item| items.get(at(item.chain))).count()
+        };
+        let longest = table.heads.iter().map(length).max().unwrap();
+        assert!(longest < 12, "a chain has {longest} entries");
     }
 }

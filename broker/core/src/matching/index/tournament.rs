@@ -1,68 +1,70 @@
-//! A tournament tree: the contestant with the lowest key, in as many steps as the tree is deep.
+//! A tournament tree: the lowest key is known, and when a key changes only the matches on its way to
+//! the top are played again.
 
 use super::at;
 
-/// The key of whoever does not take part.
-pub(super) const ABSENT: u64 = u64::MAX;
-
-/// The lowest of the keys of contestants `0..width`; the lower number wins a draw.
+/// Contestants by their keys, the lowest first. A key says whose it is, so that no two are equal.
 #[derive(Debug, Clone)]
-pub struct Tournament {
-    /// A heap-shaped tree: the root is 1, the children of `n` are `2n` and `2n + 1`.
-    keys: Vec<u64>,
-    width: usize,
+pub struct Tournament<K> {
+    /// A heap-shaped tree of the keys that won: the root is 1, the children of `n` are `2n` and
+    /// `2n + 1`, and the last half are the contestants themselves.
+    keys: Vec<K>,
+    /// The key of whoever does not take part, above all others.
+    none: K,
 }
 
-impl Tournament {
-    /// A tree for contestants `0..count`, none of whom takes part yet.
+impl<K: Ord + Copy> Tournament<K> {
+    /// A tree for as many contestants as there are keys; `none` is the key of whoever does not take
+    /// part.
     #[must_use]
-    pub fn new(count: usize) -> Tournament {
-        let width = count.next_power_of_two();
-        Tournament { keys: vec![ABSENT; width * 2], width }
+    pub fn of(contestants: Vec<K>, none: K) -> Tournament<K> {
+        let width = contestants.len().next_power_of_two();
+        let mut keys = vec![none; width];
+        keys.extend(contestants);
+        keys.resize(width * 2, none);
+        for node in (1..width).rev() {
+            keys[node] = keys[node * 2].min(keys[node * 2 + 1]);
+        }
+        Tournament { keys, none }
     }
 
-    /// Sets the key of a contestant; `u64::MAX` means that it does not take part.
-    pub fn set(&mut self, contestant: u32, key: u64) {
-        let mut node = self.width + at(contestant);
-        if self.keys[node] == key {
-            return;
-        }
-        self.keys[node] = key;
-        while node > 1 {
-            let winner = self.keys[node].min(self.keys[node ^ 1]);
-            node /= 2;
-            if self.keys[node] == winner {
+    /// Sets the key of a contestant.
+    pub fn set(&mut self, contestant: u32, key: K) {
+        let mut node = self.keys.len() / 2 + at(contestant);
+        let mut won = key;
+        loop {
+            let known = std::mem::replace(&mut self.keys[node], won);
+            // Who won here before with the same key has won the rest of its matches, too.
+            if known == won || node <= 1 {
                 return;
             }
-            self.keys[node] = winner;
+            won = won.min(self.keys[node ^ 1]);
+            node /= 2;
         }
     }
 
-    /// The key of a contestant.
-    #[must_use]
-    pub fn key(&self, contestant: u32) -> u64 {
-        self.keys[self.width + at(contestant)]
+    /// A contestant does not take part any more.
+    pub fn leave(&mut self, contestant: u32) {
+        self.set(contestant, self.none);
     }
 
-    /// The contestant with the lowest key; nobody if nobody takes part.
+    /// The key of a contestant, if it takes part.
     #[must_use]
-    pub fn best(&self) -> Option<u32> {
-        let lowest = self.keys[1];
-        if lowest == ABSENT {
-            return None;
-        }
-        let mut node = 1;
-        while node < self.width {
-            node *= 2;
-            node += usize::from(self.keys[node] != lowest);
-        }
-        u32::try_from(node - self.width).ok()
+    pub fn key(&self, contestant: u32) -> Option<K> {
+        let key = self.keys[self.keys.len() / 2 + at(contestant)];
+        (key != self.none).then_some(key)
+    }
+
+    /// The lowest key, if anybody takes part.
+    #[must_use]
+    pub fn best(&self) -> Option<K> {
+        self.keys.get(1).copied().filter(|key| *key != self.none)
     }
 
     /// What it takes of memory, in bytes.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        self.keys.capacity() * size_of::<u64>()
+        self.keys.capacity() * size_of::<K>()
     }
 }
 
@@ -72,21 +74,32 @@ mod tests {
 
     use super::*;
 
+    const NOBODY: (u64, usize) = (u64::MAX, usize::MAX);
+
     proptest! {
         #[test]
         fn the_lowest_key_wins_and_of_equals_the_lower_number(
-            count in 1_usize..40,
+            keys in prop::collection::vec(0_u64..6, 0..40),
             steps in prop::collection::vec((0_usize..40, prop::option::of(0_u64..6)), 1..100),
         ) {
-            let mut tree = Tournament::new(count);
-            let mut model = vec![ABSENT; count];
+            let mut model: Vec<(u64, usize)> = keys.into_iter().zip(0..).collect();
+            let mut tree = Tournament::of(model.clone(), NOBODY);
+            let best = |model: &[(u64, usize)]| {
+                model.iter().copied().min().filter(|key| *key != NOBODY)
+            };
+            prop_assert_eq!(tree.best(), best(&model));
             for (contestant, key) in steps {
-                let contestant = contestant % count;
-                model[contestant] = key.unwrap_or(ABSENT);
-                tree.set(contestant as u32, model[contestant]);
-                let here = model.iter().enumerate().filter(|(_, key)| **key != ABSENT);
-                let best = here.min_by_key(|(_, key)| **key).map(|(at, _)| at as u32);
-                prop_assert_eq!(tree.best(), best);
+                if model.is_empty() {
+                    break;
+                }
+                let contestant = contestant % model.len();
+                model[contestant] = key.map_or(NOBODY, |key| (key, contestant));
+                match key {
+                    Some(key) => tree.set(contestant as u32, (key, contestant)),
+                    None => tree.leave(contestant as u32),
+                }
+                prop_assert_eq!(tree.key(contestant as u32), key.map(|key| (key, contestant)));
+                prop_assert_eq!(tree.best(), best(&model));
             }
         }
     }
