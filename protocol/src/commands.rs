@@ -440,6 +440,13 @@ pub enum Command {
         /// The hours; none takes those of its group.
         calendar: Option<Calendar>,
     },
+    /// Forget a node that is no more, so that its id can be given to another machine.
+    RemoveNode {
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Its node.
+        node: NodeId,
+    },
 }
 
 /// How an owner recalls a lease through the broker.
@@ -488,6 +495,7 @@ impl Command {
             Command::RecallLease { .. } => "recall_lease",
             Command::DeclareStalled { .. } => "declare_stalled",
             Command::SetCalendar { .. } => "set_calendar",
+            Command::RemoveNode { .. } => "remove_node",
         }
     }
 }

@@ -276,7 +276,7 @@ pub enum Event {
         before: Timestamp,
     },
     /// Two machines claim one node id: nothing is taken from it until its known machine's agent
-    /// starts anew.
+    /// starts anew, or the node is removed.
     NodeFenced {
         /// Its cluster.
         cluster: ClusterId,
@@ -368,6 +368,13 @@ pub enum Event {
         /// The hours; none takes those of its group.
         calendar: Option<Calendar>,
     },
+    /// A node was forgotten: the next agent that says hello under its id registers anew.
+    NodeRemoved {
+        /// Its cluster.
+        cluster: ClusterId,
+        /// Its node.
+        node: NodeId,
+    },
 }
 
 impl Event {
@@ -414,6 +421,7 @@ impl Event {
             Event::StartPromised { .. } => "start_promised",
             Event::PromiseWithdrawn { .. } => "promise_withdrawn",
             Event::CalendarSet { .. } => "calendar_set",
+            Event::NodeRemoved { .. } => "node_removed",
         }
     }
 
@@ -489,6 +497,7 @@ impl Event {
             | Event::NodeRegistered { .. }
             | Event::NodeSilenced { .. }
             | Event::NodeFenced { .. }
+            | Event::NodeRemoved { .. }
             | Event::CapacityOffered { .. }
             | Event::OfferRescinded { .. }
             | Event::TailSealed { .. }

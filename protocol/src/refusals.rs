@@ -204,6 +204,12 @@ pub enum Rejection {
     /// Off-peak hours without a day or a length, or too many of them.
     #[error("the off-peak hours need a day and a length, and must be at most 16")]
     CalendarInvalid,
+    /// The node's agent is heard, so the node is not gone.
+    #[error("the node's agent is heard: stop it, and wait until the node is silent")]
+    NodeHeard,
+    /// Leases on the node have not ended.
+    #[error("leases on the node have not ended yet")]
+    NodeInUse,
 }
 
 impl Rejection {
@@ -276,6 +282,8 @@ impl Rejection {
             Rejection::PromiseInvalid => "PROMISE_INVALID",
             Rejection::ModelUnknown => "MODEL_UNKNOWN",
             Rejection::CalendarInvalid => "CALENDAR_INVALID",
+            Rejection::NodeHeard => "NODE_HEARD",
+            Rejection::NodeInUse => "NODE_IN_USE",
         }
     }
 }

@@ -4,7 +4,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sublet_protocol::api::Whole;
-use sublet_protocol::ids::{ClusterId, GpuModel, Project, Region, TenantId};
+use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, Project, Region, TenantId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::quotas::Reclaim;
 use sublet_protocol::requests::{Class, OnRecall, Placement, Tier};
@@ -143,6 +143,8 @@ names! {
     tenant: TenantId;
     /// Reads a cluster's id.
     cluster: ClusterId;
+    /// Reads a node's id.
+    node: NodeId;
     /// Reads a GPU model.
     model: GpuModel;
     /// Reads a region.

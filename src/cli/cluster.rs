@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use sublet_protocol::api::{ClusterCreate, ClusterView, NodeClock, NodeView, Whole};
-use sublet_protocol::ids::{ClusterId, Region, TenantId};
+use sublet_protocol::ids::{ClusterId, NodeId, Region, TenantId};
 
 use super::amounts;
 use super::global::Context;
@@ -21,6 +21,8 @@ pub(super) enum Cluster {
     Nodes(Show),
     /// Add a cluster.
     Create(Create),
+    /// Forget a node that is gone, so that another machine can have its id.
+    RemoveNode(RemoveNode),
 }
 
 /// One cluster.
@@ -29,6 +31,20 @@ pub(super) struct Show {
     /// Its id.
     #[arg(value_parser = amounts::cluster)]
     id: ClusterId,
+}
+
+/// Forget a node that is gone: its machine was replaced, or two machines claimed its id.
+///
+/// Its agent must be silent, or the node fenced, and every lease on it have ended. Stop the wrong machine's
+/// agent first; then start the right one anew.
+#[derive(Debug, Args)]
+pub(super) struct RemoveNode {
+    /// The cluster.
+    #[arg(value_parser = amounts::cluster)]
+    cluster: ClusterId,
+    /// The node, as `sublet cluster nodes` names it.
+    #[arg(value_parser = amounts::node)]
+    node: NodeId,
 }
 
 /// Add a cluster.
@@ -57,6 +73,15 @@ impl Cluster {
             Cluster::Nodes(Show { id }) => {
                 find(&client.clusters()?, id)?;
                 return list_nodes(context, &client.nodes(id)?);
+            }
+            Cluster::RemoveNode(RemoveNode { cluster, node }) => {
+                let removed = client.remove_node(cluster, node)?;
+                let fields = [
+                    ("node", removed.id.to_string()),
+                    ("cluster", removed.cluster.to_string()),
+                    ("removed", removed.removed_at.to_string()),
+                ];
+                return context.printer.item(&removed, &fields);
             }
             Cluster::Show(Show { id }) => find(&client.clusters()?, id)?,
             Cluster::Create(Create { id, owner, region, devices_max }) => {

@@ -3,11 +3,11 @@
 use serde_json::Value;
 use sublet_protocol::api::{
     AccountView, CalendarSet, CalendarView, ClusterCreate, ClusterView, LeaseView, LedgerState,
-    NodeView, OfferPage, ParentSet, ParentView, PlanView, PriceSet, PriceView, QuotaSet, QuotaView,
-    RecallCreate, RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet,
-    TermsView, VerifyView, WhyView,
+    NodeRemoved, NodeView, OfferPage, ParentSet, ParentView, PlanView, PriceSet, PriceView,
+    QuotaSet, QuotaView, RecallCreate, RecallView, RequestView, StatusView, TenantCreate,
+    TenantView, TermsSet, TermsView, VerifyView, WhyView,
 };
-use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, RequestId, TenantId};
+use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use ureq::http::Method;
 
 use super::{Body, Client, Query, all};
@@ -184,6 +184,11 @@ impl Client {
     /// The nodes of a cluster.
     pub(crate) fn nodes(&self, cluster: ClusterId) -> Outcome<Vec<NodeView>> {
         all(self, &format!("/v1/clusters/{cluster}/nodes"), usize::MAX)
+    }
+
+    /// Forgets a node that is no more.
+    pub(crate) fn remove_node(&self, cluster: ClusterId, node: NodeId) -> Outcome<NodeRemoved> {
+        self.change(&Method::DELETE, &format!("/v1/clusters/{cluster}/nodes/{node}"), NOTHING)
     }
 
     /// Adds a cluster.

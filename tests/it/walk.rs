@@ -169,6 +169,15 @@ fn tenants_clusters_prices_and_quotas_are_set_up() {
     home.ok(&["cluster", "create", "east", "--owner", "hooli", "--region", "eu-east"]);
     assert_eq!(home.json(&["cluster", "show", "east"])["owner"], "hooli");
     assert!(home.ok(&["cluster", "nodes", "east"]).contains("no agent"));
+    let unknown = home.sublet(&["cluster", "remove-node", "east", "n1"]);
+    assert!(unknown.code == 3 && unknown.err.contains("has not registered"), "{unknown:#?}");
+    let clusters = home.json(&["cluster", "list"]);
+    let has_nodes = |one: &&Value| one["nodes"] != 0;
+    let cluster = text(clusters.as_array().unwrap().iter().find(has_nodes).unwrap(), "/id");
+    let nodes = home.json(&["cluster", "nodes", &cluster]);
+    let heard =
+        home.sublet(&["cluster", "remove-node", &cluster, nodes[0]["id"].as_str().unwrap()]);
+    assert!(heard.code == 5 && heard.err.contains("wait until"), "{heard:#?}");
     let price = ["price", "set", "--owner", "hooli", "--model", "h200", "--tier", "standard"];
     let price = home.json(&[&price[..], &["2.5"]].concat());
     assert_eq!(text(&price, "/per_gpu_hour/amount"), "2.500000");

@@ -192,6 +192,12 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 node.is_fenced = true;
             }
         }
+        Event::NodeRemoved { cluster, node } => {
+            state.nodes.remove(&(*cluster, *node));
+            if let Some(cluster) = state.clusters.get_mut(cluster) {
+                cluster.devices.retain(|_, of| of != node);
+            }
+        }
         Event::CheckpointReported { lease } => {
             lease_mut(state, *lease).checkpoint_at = Some(at);
         }

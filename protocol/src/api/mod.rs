@@ -40,8 +40,8 @@ pub use plan::{
 pub use policy::PolicySet;
 pub use problem::{FieldError, Problem};
 pub use registry::{
-    ClusterCreate, ClusterView, NodeClock, NodeView, PriceSet, PriceView, QuotaFigures, QuotaSet,
-    QuotaView, TenantCreate, TenantView,
+    ClusterCreate, ClusterView, NodeClock, NodeRemoved, NodeView, PriceSet, PriceView,
+    QuotaFigures, QuotaSet, QuotaView, TenantCreate, TenantView,
 };
 pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,

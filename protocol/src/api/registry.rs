@@ -225,6 +225,19 @@ pub struct NodeView {
     pub leased: u32,
 }
 
+/// A node that was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeRemoved {
+    /// The id that is free again.
+    pub id: NodeId,
+    /// The cluster it belonged to.
+    pub cluster: ClusterId,
+    /// When it was removed.
+    pub removed_at: Time,
+}
+
 /// A price to be posted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -123,6 +123,7 @@ fn all_commands() -> Vec<Command> {
         },
         Command::DeclareStalled { lease, unused: Millis::new(7_200_000) },
         Command::SetCalendar { tenant: tenant(), calendar: Some(calendar()) },
+        Command::RemoveNode { cluster: cluster(), node: node() },
     ]
 }
 
@@ -140,7 +141,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 28, "a command has no sample");
+    assert_eq!(all.len(), 29, "a command has no sample");
     [all, promises()].concat()
 }
 
@@ -291,6 +292,7 @@ fn lease_events() -> Vec<Event> {
             cause: PromiseCause::OwnerReturned,
         },
         Event::CalendarSet { tenant: tenant(), calendar: Some(calendar()) },
+        Event::NodeRemoved { cluster: cluster(), node: node() },
     ]
 }
 
@@ -309,6 +311,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 39, "an event has no sample");
+    assert_eq!(all.len(), 40, "an event has no sample");
     all
 }

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
-use sublet_protocol::ids::{KeyId, LeaseId, Project, RequestId, Subject, TenantId};
+use sublet_protocol::ids::{
+    ClusterId, KeyId, LeaseId, NodeId, Project, RequestId, Subject, TenantId,
+};
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec};
@@ -49,6 +51,7 @@ pub(super) enum Ask {
     Release(LeaseId),
     Revoke(LeaseId),
     Quota(TenantId, GpuMilli),
+    Remove(ClusterId, NodeId),
 }
 
 impl World {
@@ -144,6 +147,7 @@ impl World {
             Ask::Cancel(request) => Command::CancelRequest { request },
             Ask::Release(lease) => Command::ReleaseLease { lease },
             Ask::Revoke(lease) => Command::RevokeLease { lease },
+            Ask::Remove(cluster, node) => Command::RemoveNode { cluster, node },
             Ask::Quota(tenant, nominal) => {
                 Command::SetQuota { tenant, model: setup::model(), quota: Quota::of(nominal) }
             }

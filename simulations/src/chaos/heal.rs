@@ -113,8 +113,9 @@ impl World {
         self.queue.push(next, Event::Heal(stage + 1));
     }
 
-    /// A word of a second host that was on its way when healing began may have fenced a node again: its
-    /// operator starts the agent anew.
+    /// A word of a second host that was on its way when healing began may have fenced a node again, or
+    /// the second host have been the first to say hello: its operator has the cell forget such a node
+    /// and starts the agent anew.
     fn end_fences(&mut self) {
         let Some(leader) = self.raft.leader else { return };
         let nodes = self.replicas[leader].state.nodes();
@@ -124,6 +125,9 @@ impl World {
         };
         let fenced: Vec<usize> = (0..self.agents.len()).filter(is_fenced).collect();
         for agent in fenced {
+            let one = &self.agents[agent];
+            let (cluster, node) = (one.cluster, one.node);
+            self.ask(None, Ask::Remove(cluster, node));
             self.crash_agent(agent);
             self.queue.push(self.now + 2_000, Event::AgentStart { agent });
         }

@@ -118,6 +118,9 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
         Command::DeclareStalled { lease, unused } => {
             stalled::declare(state, actor, *lease, *unused, now)
         }
+        Command::RemoveNode { cluster, node } => {
+            supply::remove_node(state, actor, (*cluster, *node))
+        }
         Command::Sweep => sweep::sweep(state, actor, now),
         Command::SealTail => sweep::seal_tail(state, actor),
     }

@@ -12,7 +12,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
 use super::ending::{self, Stop};
-use super::{Decision, only_agent, only_leader};
+use super::{Decision, only_agent, only_leader, only_operator};
 use crate::mutation::Mutation;
 use crate::partition;
 use crate::state::{Node, State};
@@ -68,6 +68,31 @@ fn fence(
             .filter_map(|id| ending::begin(*id, &state.leases[id], EndReason::Revoked, now)),
     );
     events.push(Event::NodeFenced { cluster, node, other });
+    Ok(events)
+}
+
+/// The node's machine is gone, or was never the right one: its id is free again.
+///
+/// Only when nobody could be harmed: its agent is not heard, or is one of two that claim the id, and
+/// every lease there has ended.
+pub(super) fn remove_node(
+    state: &State,
+    actor: &Actor,
+    (cluster, node): (ClusterId, NodeId),
+) -> Decision {
+    only_operator(actor)?;
+    let known = state.nodes.get(&(cluster, node)).ok_or(Rejection::NodeMissing)?;
+    if !known.is_silent && !known.is_fenced {
+        return Err(Rejection::NodeHeard);
+    }
+    if state.leases_on(cluster, node).next().is_some() {
+        return Err(Rejection::NodeInUse);
+    }
+    let reason = RescindReason::AgentLost;
+    let mut events: Vec<Event> = offers_on(state, cluster, node)
+        .map(|(slice, generation)| Event::OfferRescinded { slice, generation, reason })
+        .collect();
+    events.push(Event::NodeRemoved { cluster, node });
     Ok(events)
 }
 

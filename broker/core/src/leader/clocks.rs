@@ -106,6 +106,11 @@ impl Clocks {
         self.0.get(&node).map(|measured| measured.clock)
     }
 
+    /// The node is no more.
+    pub(super) fn forget(&mut self, node: (ClusterId, NodeId)) {
+        self.0.remove(&node);
+    }
+
     /// Agents whose clocks are too far off for new leases.
     pub(super) fn far(&self) -> impl Iterator<Item = (ClusterId, NodeId)> + '_ {
         let far = self.0.iter().filter(|(_, one)| one.clock.state == ClockState::Far);

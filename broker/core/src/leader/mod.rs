@@ -193,6 +193,7 @@ impl Leader {
                 Event::NodeRegistered { cluster, node, .. } => {
                     self.hear((*cluster, *node), now);
                 }
+                Event::NodeRemoved { cluster, node } => self.forget_node((*cluster, *node)),
                 _other => {}
             }
         }
@@ -254,6 +255,13 @@ impl Leader {
         self.is_plan_due |= self.unheard.remove(&node);
     }
 
+    /// A node is no more.
+    fn forget_node(&mut self, node: (ClusterId, NodeId)) {
+        self.heard.remove(&node);
+        self.unheard.remove(&node);
+        self.clocks.forget(node);
+    }
+
     /// When [`Leader::tick`] has something to do next.
     #[must_use]
     pub fn next_wake(&self, state: &State, now: Timestamp) -> Timestamp {
@@ -307,6 +315,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::KeyUsed { .. }
         | Event::KeysForgotten { .. }
         | Event::NodeFenced { .. }
+        | Event::NodeRemoved { .. }
         | Event::TenantOverAdmitted { .. }
         | Event::LeaseCapped { .. }
         | Event::CheckpointReported { .. }

@@ -1,7 +1,7 @@
 //! Offers and agents.
 
 use sublet_protocol::capacity::{Capacity, Isolation, Part, SliceId};
-use sublet_protocol::commands::{Actor, Command};
+use sublet_protocol::commands::{Actor, Command, GuestOutcome};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, HostHash};
 use sublet_protocol::offers::{IdleFor, OfferTerms, RescindReason};
@@ -10,7 +10,7 @@ use sublet_protocol::requests::Class;
 use sublet_protocol::units::{GpuMilli, Seconds};
 
 use crate::state::LeaseStage;
-use crate::testing::{World, agent, cluster, gpu, node, offer, spec};
+use crate::testing::{World, agent, cluster, gpu, node, offer, operator, spec, user};
 
 fn offered(terms: OfferTerms) -> Command {
     Command::OfferCapacity { offer: terms }
@@ -151,4 +151,43 @@ fn two_machines_with_one_node_id_are_both_fenced_until_the_known_one_starts_anew
     world.register(0, 2);
     assert_eq!(world.stage(lease), None);
     world.must(agent(gpu(1)), offered(offer(gpu(1), 1, 2)));
+}
+
+/// A machine that was replaced, or the wrong one of two that said hello first, keeps its id for ever
+/// unless an operator takes it away.
+#[test]
+fn a_node_that_is_silent_or_fenced_is_removed_once_its_leases_have_ended() {
+    let mut world = World::with_nodes(1);
+    let request = world.submit("acme", 1, spec(Class::Batch, 1));
+    let lease = world.activate(request, &[0]);
+    let (cluster, node) = (cluster(), node(0));
+    let actor = Actor::Agent { cluster, node };
+    let register = |boot, host| Command::RegisterNode {
+        cluster,
+        node,
+        boot: Boot::new(boot),
+        host: HostHash([host; 16]),
+    };
+    let remove = Command::RemoveNode { cluster, node };
+    for other in [actor.clone(), user("acme"), user("owner"), Actor::Leader] {
+        world.refuse(other, remove.clone(), Rejection::NotAllowed);
+    }
+    world.refuse(operator(), remove.clone(), Rejection::NodeHeard);
+    world.must(actor.clone(), register(1, 7));
+    world.refuse(operator(), remove.clone(), Rejection::NodeInUse);
+    world.stop(lease, gpu(0), Seconds::ZERO, GuestOutcome::Stopped);
+    let devices = world.state.clusters()[&cluster].devices().len();
+    let events = world.must(operator(), remove.clone());
+    assert_eq!(events.last(), Some(&Event::NodeRemoved { cluster, node }));
+    assert!(!world.state.nodes().contains_key(&(cluster, node)));
+    assert!(world.state.clusters()[&cluster].devices().len() < devices, "room for another's");
+    world.refuse(operator(), remove.clone(), Rejection::NodeMissing);
+    // The right machine begins anew, and may offer.
+    world.must(actor.clone(), register(1, 7));
+    world.must(agent(gpu(1)), offered(offer(gpu(1), 1, 1)));
+    // It falls silent: its offers go with it.
+    let silent = Command::DeclareSilent { cluster, node, boot: Boot::new(1) };
+    world.must(Actor::Leader, silent);
+    world.must(operator(), remove);
+    assert!(world.state.offers().is_empty());
 }

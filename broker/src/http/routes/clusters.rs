@@ -5,13 +5,13 @@ use std::ops::Bound;
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
-use sublet_protocol::api::{ClusterCreate, ClusterView, NodeView, Page, Problem};
+use sublet_protocol::api::{ClusterCreate, ClusterView, NodeRemoved, NodeView, Page, Problem};
 use sublet_protocol::commands::Command;
 use sublet_protocol::ids::{ClusterId, NodeId};
 
 use crate::http::app::App;
 use crate::http::error::ApiError;
-use crate::http::extract::{Call, Id, Json, Operator, Params, Reader};
+use crate::http::extract::{Call, Id, Ids, Json, NoBody, Operator, Params, Reader};
 use crate::http::lists::page;
 use crate::http::mutation::Mutation;
 use crate::http::views;
@@ -71,6 +71,30 @@ pub(crate) async fn nodes(
         Some(page(rest.map(view), limit))
     });
     read.await?.map(Answer).ok_or_else(ApiError::not_found)
+}
+
+/// Forgets a node that is no more, so that another machine can have its id: one whose agent is silent,
+/// or that two machines claim, once every lease there has ended.
+#[utoipa::path(
+    delete, path = "/v1/clusters/{cluster}/nodes/{node}", tag = "clusters",
+    security(("token" = [])),
+    params(("cluster" = String, Path), ("node" = String, Path),
+        ("Idempotency-Key" = String, Header)),
+    responses((status = OK, body = NodeRemoved), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn remove_node(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Ids(cluster, node): Ids<ClusterId, NodeId>,
+    call: Call,
+    _: NoBody,
+) -> Result<Answer<NodeRemoved>, ApiError> {
+    let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
+    let command = Command::RemoveNode { cluster, node };
+    let change = Mutation { actor, call: &call, body: &(), command }.make(&app).await?;
+    let view = change.find(views::node_removed);
+    view.map(Answer).ok_or_else(ApiError::internal)
 }
 
 /// Adds a cluster.

@@ -58,6 +58,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(tenants::quotas))
         .routes(routes!(clusters::list, clusters::create))
         .routes(routes!(clusters::nodes))
+        .routes(routes!(clusters::remove_node))
         .routes(routes!(policy::show, policy::set))
         .routes(routes!(prices::list, prices::set))
         .routes(routes!(offers::list))

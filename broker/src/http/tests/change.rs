@@ -1,9 +1,11 @@
 //! Changes and their keys.
 
 use serde_json::{Value, json};
+use sublet_protocol::commands::Command;
 use sublet_protocol::events::Event;
+use sublet_protocol::ids::{Boot, HostHash, NodeId};
 
-use super::support::{Call, World};
+use super::support::{Call, World, agent, cluster};
 
 fn ask(key: &str, duration: u32) -> Call {
     let body = json!({"duration": duration, "memory": 1_000_000});
@@ -117,6 +119,29 @@ async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
     assert_eq!(second["per_gpu_hour"], json!({"amount": "1.250000", "currency": "EUR"}));
     let prices = world.call(Call::get("/v1/prices?owner=globex").operator()).await.json();
     assert_eq!(prices["items"], json!([second]));
+}
+
+#[tokio::test]
+async fn a_node_that_another_machine_claims_is_removed_by_an_operator() {
+    let world = World::new().await;
+    let remove = |node: &str, key: &str| {
+        Call::new("DELETE", &format!("/v1/clusters/north/nodes/{node}")).operator().key(key)
+    };
+    let heard = world.call(remove("n1", "a")).await.expect(409);
+    assert_eq!(heard.code(), "NODE_HEARD");
+    assert!(heard.text().contains("wait until the node is silent"), "{}", heard.text());
+    assert_eq!(world.call(remove("n2", "b")).await.expect(404).code(), "NODE_MISSING");
+    let (cluster, node) = (cluster(), NodeId::new("n1").unwrap());
+    let (boot, host) = (Boot::new(1), HostHash([0xee; 16]));
+    world.must(agent(), Command::RegisterNode { cluster, node, boot, host }).await;
+    // A refusal has not used up the key.
+    let removed = world.call(remove("n1", "a")).await.expect(200);
+    let body = removed.json();
+    assert_eq!((&body["id"], &body["cluster"]), (&json!("n1"), &json!("north")));
+    assert_eq!(world.call(remove("n1", "a")).await.expect(200).bytes, removed.bytes);
+    assert_eq!(world.call(remove("n1", "c")).await.expect(404).code(), "NODE_MISSING");
+    let nodes = world.call(Call::get("/v1/clusters/north/nodes").operator()).await.json();
+    assert_eq!(nodes["items"], json!([]));
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 33] = [
+const ROUTES: [(&str, &str, &[&str]); 34] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -33,6 +33,7 @@ const ROUTES: [(&str, &str, &[&str]); 33] = [
     ("get", "/v1/clusters", READERS),
     ("post", "/v1/clusters", &["operator"]),
     ("get", "/v1/clusters/{cluster}/nodes", READERS),
+    ("delete", "/v1/clusters/{cluster}/nodes/{node}", &["operator"]),
     ("get", "/v1/policy", READERS),
     ("put", "/v1/policy", &["operator"]),
     ("get", "/v1/prices", READERS),

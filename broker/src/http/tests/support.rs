@@ -148,11 +148,11 @@ fn actor_operator() -> Actor {
     Actor::Operator { subject: "op".parse().unwrap(), key: KeyId::new("k").unwrap() }
 }
 
-fn agent() -> Actor {
+pub(super) fn agent() -> Actor {
     Actor::Agent { cluster: cluster(), node: NodeId::new("n1").unwrap() }
 }
 
-fn cluster() -> ClusterId {
+pub(super) fn cluster() -> ClusterId {
     ClusterId::new("north").unwrap()
 }
 

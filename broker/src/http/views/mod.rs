@@ -11,8 +11,8 @@ pub(crate) mod texts;
 pub(crate) use leases::lease;
 pub(crate) use offers::{OfferFilter, offers};
 pub(crate) use registry::{
-    cluster, cluster_created, node, price, price_set, quota_of, quota_set, quotas, tenant,
-    tenant_created,
+    cluster, cluster_created, node, node_removed, price, price_set, quota_of, quota_set, quotas,
+    tenant, tenant_created,
 };
 pub(crate) use requests::request;
 pub(crate) use spec::{from_body, money};

@@ -4,7 +4,8 @@ use sublet_core::leader::{AgentClock, ClockState};
 use sublet_core::quota;
 use sublet_core::{Cluster, Node, State, Tenant};
 use sublet_protocol::api::{
-    ClusterView, Money, NodeClock, NodeView, PriceView, QuotaFigures, QuotaView, TenantView, Time,
+    ClusterView, Money, NodeClock, NodeRemoved, NodeView, PriceView, QuotaFigures, QuotaView,
+    TenantView, Time,
 };
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::events::Event;
@@ -166,6 +167,12 @@ pub(crate) fn node(
         offers: count(state.offers().keys().filter(is_its).count()),
         leased: count(state.leased().keys().filter(is_its).count()),
     }
+}
+
+/// A node as it was removed.
+pub(crate) fn node_removed(record: &Record) -> Option<NodeRemoved> {
+    let Event::NodeRemoved { cluster, node } = record.event else { return None };
+    Some(NodeRemoved { id: node, cluster, removed_at: Time(record.time) })
 }
 
 /// A posted price.

@@ -248,6 +248,7 @@ impl Index {
             | Event::NodeSilenced { .. }
             | Event::LeaseEndAnnounced { .. }
             | Event::NodeFenced { .. }
+            | Event::NodeRemoved { .. }
             | Event::TenantOverAdmitted { .. }
             | Event::TenantCreated { .. }
             | Event::CalendarSet { .. }
