@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::requests::RequestSpec;
 
-use super::shelves::{Kind, Shelves};
+use super::lots::Kind;
+use super::shelves::Shelves;
 use super::{ClassNo, FamilyNo, LotNo, NONE};
 use crate::fit;
 use crate::matching::problem::Shape;

@@ -7,10 +7,11 @@ use sublet_protocol::ids::{ClusterId, NodeId, TenantId};
 use sublet_protocol::units::Timestamp;
 
 use super::families::Families;
+use super::lots::window;
 use super::promises::Promises;
 use super::queue::{ClassKey, Queue};
 use super::running::Running;
-use super::shelves::{Shelves, window};
+use super::shelves::Shelves;
 use super::{ClassNo, LotNo, NONE, TenantNo};
 use crate::fit;
 use crate::matching::openings::Ends;

@@ -17,11 +17,12 @@ use sublet_protocol::units::Timestamp;
 
 use super::LotNo;
 use super::known::{Known, Sleepers};
+use super::lots::{Kind, window};
 use super::queue::{ClassKey, Queue};
 use super::running::PoolKey;
 #[cfg(test)]
 use super::shelves::ShelfContents;
-use super::shelves::{Kind, window};
+
 use crate::fit;
 use crate::matching::reserve::CONSERVATIVE_MAX;
 use crate::matching::{Limits, Preemption};

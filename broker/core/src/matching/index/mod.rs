@@ -10,6 +10,7 @@
 mod families;
 mod known;
 mod leases;
+mod lots;
 mod memory;
 mod promises;
 mod queue;
@@ -23,10 +24,11 @@ mod wheel;
 
 pub(crate) use known::Known;
 pub use leases::{Leases, Standing};
+pub use lots::{Kind, window};
 pub use memory::Index;
 pub use queue::{ClassKey, Queue};
 pub(crate) use running::{PoolKey, Running, is_preempted};
-pub use shelves::{Kind, Shelves, window};
+pub use shelves::Shelves;
 pub use tournament::Tournament;
 pub(crate) use walk::plan_with;
 

@@ -229,6 +229,7 @@ impl Queue {
 
     /// What the requests of a class have in common.
     #[must_use]
+    #[inline]
     pub fn key(&self, class: ClassNo) -> &ClassKey {
         &self.classes[class.at()].key
     }
@@ -257,6 +258,7 @@ impl Queue {
     }
 
     /// A request that does not wait yet waits in `class`.
+    #[inline]
     pub fn arrive(&mut self, request: RequestId, class: ClassNo, submitted_at: Timestamp) {
         let id = words(request.get());
         let (next, previous, chain) = (NONE, NONE, NONE);
@@ -275,6 +277,7 @@ impl Queue {
     }
 
     /// Hangs an entry into its class: almost always at the end, or at the front if it waits again.
+    #[inline]
     fn link(&mut self, no: u32, class: ClassNo) {
         let own = self.entries[at(no)].rank();
         let list = &mut self.classes[class.at()];
@@ -316,6 +319,7 @@ impl Queue {
     }
 
     /// A request does not wait any more. Gives its class, and whether that was its last.
+    #[inline]
     pub fn leave(&mut self, request: RequestId) -> Option<(ClassNo, bool)> {
         let id = words(request.get());
         let hash = hash_words(self.seed, id);
@@ -356,6 +360,7 @@ impl Queue {
     }
 
     /// Sets the cursor of a class to its first request.
+    #[inline]
     pub fn rewind(&mut self, class: ClassNo) {
         let entry = &mut self.classes[class.at()];
         entry.cursor = entry.head;
@@ -370,7 +375,18 @@ impl Queue {
     }
 
     /// Puts a class where it belongs in its line: nowhere if it sleeps or its cursor is at the end.
+    #[inline]
     fn stand(&mut self, class: ClassNo) {
+        let Class { key, cursor, is_asleep, .. } = &self.classes[class.at()];
+        // Most classes are alone in their lines, and stay there.
+        let line = self.lines.get(key.tenant.at() * TIERS + tier_number(key.tier));
+        let is_alone = line.is_some_and(|line| line.is_only(class.0));
+        if !is_alone || *is_asleep || *cursor == NONE {
+            self.place(class);
+        }
+    }
+
+    fn place(&mut self, class: ClassNo) {
         let Class { key, cursor, is_asleep, .. } = self.classes[class.at()];
         let (tenant, tier) = (key.tenant.at(), tier_number(key.tier));
         if tenant >= self.awake.len() {
@@ -398,6 +414,7 @@ impl Queue {
 
     /// The highest tier in which the tenant has a class that is awake.
     #[must_use]
+    #[inline]
     pub fn highest(&self, tenant: TenantNo) -> Option<Tier> {
         let tiers = self.awake.get(tenant.at())?;
         tiers.checked_ilog2().map(|highest| match highest {
@@ -438,6 +455,7 @@ impl Queue {
 
     /// The best request of a tenant and tier among the classes that are awake.
     #[must_use]
+    #[inline]
     pub fn first(&self, tenant: TenantNo, tier: Tier) -> Option<(ClassNo, RequestId)> {
         let line = self.lines.get(tenant.at() * TIERS + tier_number(tier))?;
         let class = line.first()?;

@@ -36,16 +36,13 @@ impl Ranked {
         self.items.is_empty()
     }
 
-    /// Puts an item in, or moves the item that is in to where it belongs now.
-    #[inline]
-    pub(super) fn set(&mut self, item: u32, ranking: &mut impl Ranking) {
-        // Most lines hold one class, which stands where it stood.
-        if self.items[..] != [item] {
-            self.place(item, ranking);
-        }
+    /// Whether the item is in and no other is.
+    pub(super) fn is_only(&self, item: u32) -> bool {
+        self.items[..] == [item]
     }
 
-    fn place(&mut self, item: u32, ranking: &mut impl Ranking) {
+    /// Puts an item in, or moves the item that is in to where it belongs now.
+    pub(super) fn set(&mut self, item: u32, ranking: &mut impl Ranking) {
         let known = ranking.place(item);
         let spot = if known == NONE {
             push_tight(&mut self.items, item);
