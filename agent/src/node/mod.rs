@@ -146,10 +146,8 @@ impl Node {
     }
 
     fn do_what_is_due(&mut self) -> Result<(), Error> {
+        self.look_if_due()?;
         let now = self.parts.clock.now();
-        if now >= self.sample_at || self.change_at.is_some_and(|at| at <= now) {
-            self.look(now)?;
-        }
         for report in self.parts.driver.poll(now) {
             let effects = self.session.on_report(now, report);
             self.carry_out(effects)?;
@@ -158,6 +156,14 @@ impl Node {
         self.carry_out(effects)?;
         self.sending.go_on(&*self.parts.link);
         Ok(())
+    }
+
+    fn look_if_due(&mut self) -> Result<(), Error> {
+        let now = self.parts.clock.now();
+        match now >= self.sample_at || self.change_at.is_some_and(|at| at <= now) {
+            true => self.look(now),
+            false => Ok(()),
+        }
     }
 
     fn look(&mut self, now: Millis) -> Result<(), Error> {
@@ -240,6 +246,9 @@ impl Node {
             () = self.parts.clock.sleep_until(due) => Woken::Time,
             () = reports => Woken::Time,
         };
+        // After the machine or the process stood still, an owner may have been back for long: no message
+        // that waited starts a guest before the devices have been looked at (LA1).
+        self.look_if_due()?;
         match woken {
             Woken::Message(Some(bytes)) => self.on_bytes(&bytes),
             Woken::Message(None) => {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -14,8 +15,8 @@ use sublet_agent::driver::sim::{Behaviour, Cpu, SimDriver};
 use sublet_agent::durable::MemoryStore;
 use sublet_agent::idle::IdleRule;
 use sublet_agent::node::{NodeConfig, NodeParts, run_node};
-use sublet_agent::probe::Percent;
 use sublet_agent::probe::sim::{Device, OwnerUse, SimProbe};
+use sublet_agent::probe::{self, Percent, Probe, Sample};
 use sublet_agent::session::{self, Lendable};
 use sublet_protocol::agent::{
     Alive, Down, DownEnvelope, GrantTerms, Reply, Stream, Up, UpEnvelope,
@@ -38,6 +39,8 @@ use crate::driver::process_driver;
 
 const SPEED: u32 = 600;
 const GRACE: u64 = 30_000;
+/// Longer than it takes to the next look, at any speed here.
+const STALL: Duration = Duration::from_millis(60);
 
 /// How the broker of a test behaves.
 #[derive(Clone)]
@@ -52,6 +55,8 @@ struct Manners {
     /// Drops the first answer to every message it could drop.
     drops_first_answers: bool,
     workload: Option<&'static [u8]>,
+    /// Once a guest may start, the owner comes back and the whole process stands still for a while.
+    stands_still: Option<Arc<AtomicBool>>,
 }
 
 const GOOD: Manners = Manners {
@@ -60,6 +65,7 @@ const GOOD: Manners = Manners {
     renews: true,
     drops_first_answers: false,
     workload: None,
+    stands_still: None,
 };
 
 /// What arrived at the broker, in order, repetitions left out.
@@ -128,6 +134,11 @@ impl Broker {
                 let (cluster, node) = (message.cluster, message.node);
                 let envelope = DownEnvelope { cluster, node, term: 1, body };
                 let _ = self.link.sender().send(incoming.from, codec::encode(&envelope).unwrap());
+            }
+            if let (Up::Confirm { .. }, Some(is_back)) = (&message.body, &self.manners.stands_still)
+            {
+                is_back.store(true, Ordering::SeqCst);
+                std::thread::sleep(STALL);
             }
             let _ = self.seen.send((self.clock.now(), message));
         }
@@ -260,7 +271,7 @@ fn start(
     node: usize,
     hub: &Hub,
     clock: ScaledClock,
-    probe: SimProbe,
+    probe: impl Probe + 'static,
     driver: Box<dyn Driver>,
 ) -> JoinHandle<()> {
     start_as(config(node), hub, clock, probe, driver)
@@ -270,7 +281,7 @@ fn start_as(
     config: NodeConfig,
     hub: &Hub,
     clock: ScaledClock,
-    probe: SimProbe,
+    probe: impl Probe + 'static,
     driver: Box<dyn Driver>,
 ) -> JoinHandle<()> {
     let address = Address { cluster: config.cluster, node: config.node };
@@ -313,6 +324,43 @@ async fn an_idle_device_is_offered_granted_used_and_offered_again() {
     at_least(used, 900_000);
     assert_eq!(seen.offered().await.1, 2);
     node.abort();
+}
+
+/// A device whose owner is there once it is said so.
+struct Returning {
+    is_back: Arc<AtomicBool>,
+    idle: SimProbe,
+    used: SimProbe,
+}
+
+impl Probe for Returning {
+    fn sample(&mut self, now: Millis) -> Result<Vec<Sample>, probe::Error> {
+        match self.is_back.load(Ordering::SeqCst) {
+            true => self.used.sample(now),
+            false => self.idle.sample(now),
+        }
+    }
+
+    fn next_change(&mut self, _now: Millis) -> Option<Millis> {
+        None
+    }
+}
+
+/// Which of two things that are due the node does first is drawn, so it is tried more than once.
+#[tokio::test]
+async fn after_the_process_stood_still_it_looks_before_it_starts_what_waited() {
+    for _ in 0..8 {
+        let clock = ScaledClock::new(NonZeroU32::new(10 * SPEED).unwrap());
+        let is_back = Arc::new(AtomicBool::new(false));
+        let stands_still = Some(is_back.clone());
+        let (hub, mut seen) = serve(Manners { grants: 1, stands_still, ..GOOD }, clock);
+        let (idle, used) = (probe(1, &[]), probe(1, &[(0, u64::MAX)]));
+        let probe = Returning { is_back, idle, used };
+        let node = start(1, &hub, clock, probe, simulated(None));
+        let (_, (used, outcome)) = seen.stopped().await;
+        assert_eq!((used, outcome), (Millis::ZERO, GuestOutcome::NeverStarted));
+        node.abort();
+    }
 }
 
 /// For how long the one guest is said to have used nothing once it has run for `after`.

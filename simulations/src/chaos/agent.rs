@@ -53,6 +53,8 @@ pub(super) struct Agent {
     pub(super) frozen_at: u64,
     /// The process stands still until then; its guards do not.
     pub(super) stalled_until: u64,
+    /// It stood still, so it looks at its devices before it does anything else.
+    pub(super) is_look_due: bool,
     pub(super) is_liar: bool,
 }
 
@@ -96,6 +98,7 @@ impl Agent {
             frozen_until: 0,
             frozen_at: 0,
             stalled_until: 0,
+            is_look_due: false,
             is_liar,
         }
     }

@@ -81,6 +81,7 @@ impl World {
         let until = self.now + span;
         self.agents[agent].frozen_until = until;
         self.agents[agent].frozen_at = until;
+        self.agents[agent].is_look_due = true;
         let node = (self.agents[agent].cluster, self.agents[agent].node);
         self.checker.freeze(node, true);
         self.queue.push(until, Event::AgentResume { agent });
@@ -110,6 +111,7 @@ impl World {
         self.faults.count(Fault::Stall);
         let until = self.now + self.random.below(STALL_MAX);
         self.agents[agent].stalled_until = until;
+        self.agents[agent].is_look_due = true;
     }
 
     fn cut(&mut self, agent: usize) {

@@ -94,6 +94,12 @@ impl World {
             }
             return self.queue.push(until, event);
         }
+        if let Some(agent) = process_of(&event)
+            && std::mem::take(&mut self.agents[agent].is_look_due)
+        {
+            let devices: Vec<usize> = self.devices_of(agent).collect();
+            devices.into_iter().for_each(|device| self.on_look(device));
+        }
         match event {
             Event::Up { bytes, .. } => self.on_up(&bytes),
             Event::Reply { agent, boot, sequence, bytes } => {
@@ -135,13 +141,10 @@ impl World {
     /// Until when an event cannot happen because its node stands still.
     fn held_up(&self, event: &Event) -> Option<u64> {
         let process = |agent: usize| self.agents[agent].held_up_until(self.now);
+        if let Some(agent) = process_of(event) {
+            return process(agent);
+        }
         match event {
-            Event::Reply { agent, .. }
-            | Event::Down { agent, .. }
-            | Event::AgentWake { agent }
-            | Event::AgentRetry { agent, .. }
-            | Event::AgentStart { agent }
-            | Event::Sample { agent, .. } => process(*agent),
             Event::Look { device } => process(self.devices[*device].agent),
             Event::Guest { guest, .. } => {
                 let agent = self.guests.all.get(guest)?.agent;
@@ -203,5 +206,18 @@ impl World {
         }
         let what = format!("a guest of {} runs W after its lease was ending", one.lease);
         self.fail(3, &what);
+    }
+}
+
+/// The agent's process that an event comes to.
+const fn process_of(event: &Event) -> Option<usize> {
+    match event {
+        Event::Reply { agent, .. }
+        | Event::Down { agent, .. }
+        | Event::AgentWake { agent }
+        | Event::AgentRetry { agent, .. }
+        | Event::AgentStart { agent }
+        | Event::Sample { agent, .. } => Some(*agent),
+        _other => None,
     }
 }
