@@ -1,18 +1,17 @@
 //! The calls of the replication layer.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::Stream;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{
-    ClientWriteError, Fatal as RaftFatal, ForwardReason, ForwardToLeader, LinearizableReadError,
-    RaftError,
-};
-use openraft::raft::{ReadPolicy, WriteResponse};
-use openraft::{BasicNode, Config, RaftMetrics, ServerState, SnapshotPolicy};
+use openraft::errors::{ClientWriteError, Fatal as RaftFatal};
+use openraft::raft::WriteResponse;
+use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -20,12 +19,15 @@ use super::fatal::Fatal;
 use super::keeper;
 use super::log_store::LogStore;
 use super::machine::{Adapter, Shared};
-use super::network::Alone;
-use super::options::Options;
+use super::members;
+use super::network::{self, Asker, Host, Missed, Network, Question, Reply, Site};
+use super::options::{Options, Peers};
 use super::proposer::{self, Proposal};
+use super::reads;
 use super::snapshots::Snapshots;
-use super::types::{Error, Leadership, LogPosition, Machine, Role, Status};
-use super::wire::{TypeConfig, position};
+use super::types::{Begin, Endpoint, Error, Leadership, LogPosition, Machine, Role, Status};
+use super::wire::TypeConfig;
+use super::wire::position;
 
 /// openraft with this crate's types filled in.
 pub(super) type Core = openraft::Raft<TypeConfig, Adapter>;
@@ -63,6 +65,10 @@ struct Inner {
     snapshots: Arc<Snapshots>,
     fatal: Fatal,
     options: Arc<Options>,
+    /// Nothing in a cell of one node.
+    asker: Option<Asker>,
+    /// Where peers connect to.
+    listens: Option<SocketAddr>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -73,13 +79,15 @@ impl std::fmt::Debug for Raft {
 }
 
 impl Raft {
-    /// Opens the node in `options.directory`, or begins a new cell of one node if it is empty.
+    /// Opens the node in `options.directory`. If that is empty it begins a new cell of this one
+    /// node, or waits until a cell takes it in ([`Options::begin`]).
     ///
     /// Restores `machine` from the newest intact snapshot and replays the committed log into it. A
-    /// node that is its cell's only voter leads and has applied its whole log when this returns.
+    /// node that is its cell's only voter leads and has applied its whole log when this returns. One
+    /// of several may lag behind what it had applied before, until it hears from the leader.
     ///
     /// # Errors
-    /// [`Error::Options`], [`Error::Locked`], [`Error::Foreign`], [`Error::DamagedLog`],
+    /// [`Error::Options`], [`Error::Listen`], [`Error::Locked`], [`Error::Foreign`], [`Error::DamagedLog`],
     /// [`Error::Gap`], [`Error::Storage`], [`Error::Machine`], [`Error::Refused`]; and
     /// [`Error::NoLeader`] if recovery took longer than `options.recovery_timeout`.
     pub async fn open(options: Options, machine: Arc<dyn Machine>) -> Result<Self, Error> {
@@ -120,9 +128,16 @@ impl Raft {
             return Err(Error::Gap { purged, snapshot: newest });
         }
         let shared = Arc::new(Shared::default());
+        let port = match &options.peers {
+            Some(peers) => Some(Port::open(peers, &options).await?),
+            None => None,
+        };
+        let for_peers = Arc::clone(&machine);
         let adapter =
             Adapter::restore(machine, Arc::clone(&snapshots), Arc::clone(&shared), fatal.clone())?;
-        let core = Core::build(options.node_id, config, Alone, log.clone(), adapter).await;
+        let site = port.as_ref().map(|port| Arc::clone(&port.site));
+        let network = Network { site: site.clone(), machine: Arc::clone(&for_peers) };
+        let core = Core::build(options.node_id, config, network, log.clone(), adapter).await;
         let core = core.map_err(|error| match shared.take_failure() {
             Some(failure) => Error::Machine(failure),
             None => refused("start", &error),
@@ -134,14 +149,39 @@ impl Raft {
         let (queue, waiting) = mpsc::channel(options.proposals_max);
         let leadership = Arc::new(watch::Sender::new(Leadership::default()));
         let told = Arc::clone(&leadership);
-        let tasks = vec![
+        let mut tasks = vec![
             tokio::spawn(proposer::run(core.clone(), waiting, Arc::clone(&options))),
             tokio::spawn(keeper::observe(core.clone(), told, fatal.clone())),
             tokio::spawn(keeper::keep(core.clone(), Arc::clone(&shared), Arc::clone(&snapshots))),
         ];
-        let tasks = Mutex::new(tasks);
-        let inner =
-            Inner { core, queue, leadership, log, shared, snapshots, fatal, options, tasks };
+        let listens = port.as_ref().map(|port| port.address);
+        if let (Some(port), Some(peers)) = (port, &options.peers) {
+            let host = Host {
+                site: port.site,
+                core: core.clone(),
+                machine: for_peers,
+                snapshots: Arc::clone(&snapshots),
+                asks: peers.asks.clone(),
+                fatal: fatal.clone(),
+                receiving: tokio::sync::Mutex::default(),
+                patience: options.propose_timeout,
+            };
+            tasks.push(tokio::spawn(network::serve(port.listener, Arc::new(host))));
+        }
+        let (asker, tasks) = (site.map(Asker::new), Mutex::new(tasks));
+        let inner = Inner {
+            core,
+            queue,
+            leadership,
+            log,
+            shared,
+            snapshots,
+            fatal,
+            options,
+            asker,
+            listens,
+            tasks,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -150,7 +190,11 @@ impl Raft {
         let Inner { core, options, .. } = &*self.inner;
         let id = options.node_id;
         if !core.is_initialized().await.map_err(|error| refused("start", &error))? {
-            let members = BTreeMap::from([(id, BasicNode::default())]);
+            if options.begin == Begin::Wait {
+                return Ok(());
+            }
+            let endpoint = options.peers.as_ref().map(|peers| peers.endpoint.clone());
+            let members = BTreeMap::from([(id, endpoint.unwrap_or_default())]);
             core.initialize(members).await.map_err(|error| refused("begin a cell", &error))?;
         }
         let members = move |state: &openraft::RaftState<TypeConfig>| {
@@ -213,33 +257,124 @@ impl Raft {
         }
     }
 
-    /// Waits until everything that was acknowledged anywhere before this call has been applied
-    /// here. Reading the machine after it is linearizable. Only the leader can do it.
+    /// Proves that this node leads: waits until everything that was acknowledged anywhere before
+    /// this call has been applied here. Only the leader can do it.
     ///
     /// # Errors
     /// [`Error::NotLeader`], [`Error::NoQuorum`] (also when time ran out), [`Error::Stopped`].
     pub async fn read_barrier(&self) -> Result<LogPosition, Error> {
-        let give_up = tokio::time::Instant::now() + self.inner.options.propose_timeout;
-        loop {
-            let asked = self.inner.core.ensure_linearizable(ReadPolicy::ReadIndex);
-            let outcome = match tokio::time::timeout_at(give_up, asked).await {
-                Ok(outcome) => outcome,
-                Err(_) => return Err(Error::NoQuorum),
-            };
-            match outcome {
-                Ok(read) => return Ok(position(read.log_id())),
-                Err(RaftError::Fatal(_)) => return Err(Error::Stopped),
-                Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => {
-                    return Err(Error::NoQuorum);
-                }
-                Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(
-                    ForwardToLeader { reason: ForwardReason::LeaseExpired, .. },
-                ))) => tokio::time::sleep(Duration::from_millis(5)).await,
-                Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
-                    return Err(Error::NotLeader { leader: forward.leader_id });
-                }
+        reads::barrier(&self.inner.core, self.inner.options.propose_timeout).await
+    }
+
+    /// Waits until everything that was acknowledged anywhere before this call has been applied
+    /// here. Reading the machine after it is linearizable. Any node can do it: one that follows asks
+    /// the leader. It is no sign of leading.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`] if there is no leader or it cannot be reached, [`Error::NoQuorum`] (also
+    /// when time ran out), [`Error::Stopped`].
+    pub async fn read_index(&self) -> Result<LogPosition, Error> {
+        let patience = self.inner.options.propose_timeout;
+        let leader = match reads::barrier(&self.inner.core, patience).await {
+            Err(Error::NotLeader { leader: Some(leader) }) => leader,
+            outcome => return outcome,
+        };
+        let (term, index) = match self.ask(leader, Question::ReadIndex).await {
+            Ok(Reply::ReadIndex(at)) => at,
+            Ok(Reply::NotLeader(leader)) => return Err(Error::NotLeader { leader }),
+            Ok(Reply::Above(_) | Reply::Stopping) | Err(Missed::NotSent) => {
+                return Err(Error::NotLeader { leader: None });
             }
+            // A read may be given up: nothing has changed.
+            Ok(Reply::NoQuorum) | Err(Missed::Unknown) => return Err(Error::NoQuorum),
+            Err(Missed::Busy) => return Err(Error::Busy),
+        };
+        self.wait_applied(index).await?;
+        Ok(LogPosition { term, index })
+    }
+
+    /// Waits until the entry at `index` has been applied here.
+    ///
+    /// # Errors
+    /// [`Error::NoQuorum`] when time ran out, [`Error::Stopped`].
+    pub async fn wait_applied(&self, index: u64) -> Result<(), Error> {
+        let Inner { core, options, .. } = &*self.inner;
+        let wait = core.wait(Some(options.propose_timeout));
+        match wait.applied_index_at_least(Some(index), "a read").await {
+            Ok(_) => Ok(()),
+            Err(_) if self.metrics().running_state.is_err() => Err(Error::Stopped),
+            Err(_) => Err(Error::NoQuorum),
         }
+    }
+
+    /// Asks the leader's layer above ([`Peers::asks`]) something, as far as this node knows who
+    /// leads.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`], [`Error::Busy`]: the question was not heard. [`Error::Unknown`]: it may
+    /// have been.
+    pub async fn ask_leader(&self, question: Vec<u8>) -> Result<Vec<u8>, Error> {
+        let mut told = self.leadership();
+        let leader = told.borrow_and_update().leader;
+        let leader = leader.ok_or(Error::NotLeader { leader: None })?;
+        tokio::select! {
+            answer = self.ask_node(leader, question) => answer,
+            // It stands still or is cut off. Whether it has heard the question is not known.
+            _ = told.wait_for(|now| now.leader != Some(leader)) => Err(Error::Unknown),
+        }
+    }
+
+    /// Asks the layer above of another node something.
+    ///
+    /// # Errors
+    /// As [`Raft::ask_leader`].
+    pub async fn ask_node(&self, node: u64, question: Vec<u8>) -> Result<Vec<u8>, Error> {
+        match self.ask(node, Question::Above(question.into())).await {
+            Ok(Reply::Above(answer)) => Ok(answer.into_vec()),
+            Ok(_) | Err(Missed::Unknown) => Err(Error::Unknown),
+            Err(Missed::NotSent) => Err(Error::NotLeader { leader: None }),
+            Err(Missed::Busy) => Err(Error::Busy),
+        }
+    }
+
+    async fn ask(&self, node: u64, question: Question) -> Result<Reply, Missed> {
+        let Inner { asker, options, .. } = &*self.inner;
+        let members = self.status().members;
+        let member = members.into_iter().find(|member| member.node_id == node);
+        let (Some(asker), Some(member)) = (asker, member) else { return Err(Missed::NotSent) };
+        let asked = asker.ask(node, &member.endpoint.peer, question);
+        let answered = tokio::time::timeout(options.propose_timeout, asked).await;
+        answered.unwrap_or(Err(Missed::Unknown))
+    }
+
+    /// Takes a node in: as a learner, and with a vote once it has caught up. Asked again it goes on
+    /// where it was. Only the leader can do it, one change at a time.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`], [`Error::Members`], [`Error::Stopped`]: it is not done, or not all of
+    /// it. [`Error::Unknown`]: it may be.
+    pub async fn add_member(
+        &self,
+        node: u64,
+        endpoint: Endpoint,
+        patience: Duration,
+    ) -> Result<(), Error> {
+        members::add(&self.inner.core, node, endpoint, patience).await
+    }
+
+    /// Takes a node out of the cell. Only the leader can do it, one change at a time; it may be the
+    /// leader itself, which then leads no longer.
+    ///
+    /// # Errors
+    /// As [`Raft::add_member`].
+    pub async fn remove_member(&self, node: u64, patience: Duration) -> Result<(), Error> {
+        members::remove(&self.inner.core, node, patience).await
+    }
+
+    /// Where peers connect to; nothing in a cell of one node.
+    #[must_use]
+    pub fn listens(&self) -> Option<SocketAddr> {
+        self.inner.listens
     }
 
     /// Who leads, now and from now on.
@@ -287,6 +422,7 @@ impl Raft {
             purged: metrics.purged.as_ref().map(position),
             log_bytes: log.bytes(),
             waiting: queue.max_capacity().saturating_sub(queue.capacity()),
+            members: members::members(&metrics),
         }
     }
 
@@ -329,6 +465,29 @@ impl Raft {
     }
 }
 
+/// The port for peers, before there is anyone to serve them.
+struct Port {
+    listener: TcpListener,
+    address: SocketAddr,
+    site: Arc<Site>,
+}
+
+impl Port {
+    async fn open(peers: &Peers, options: &Options) -> Result<Self, Error> {
+        let address = peers.listen;
+        if !peers.identity.is_protected() && !address.ip().to_canonical().is_loopback() {
+            let problem = "must be a loopback address where connections are not protected";
+            return Err(Error::Options { option: "peers.listen", problem });
+        }
+        let failed = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let (cell, identity) = (options.cell.clone(), peers.identity.clone());
+        let site = Arc::new(Site::new(cell, options.node_id, identity));
+        Ok(Self { listener, address, site })
+    }
+}
+
 fn refused(action: &'static str, error: &dyn std::error::Error) -> Error {
     Error::Refused { action, reason: error.to_string() }
 }
@@ -336,11 +495,16 @@ fn refused(action: &'static str, error: &dyn std::error::Error) -> Error {
 /// openraft's settings: it neither takes snapshots nor purges by itself.
 fn config(options: &Options) -> Result<Config, Error> {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    // A follower grants nobody a vote for openraft's longest time-out, and stands for election a
+    // time-out after that.
+    let lease = options.election_max / 2;
     let config = Config {
         cluster_name: options.cell.clone(),
         heartbeat_interval: millis(options.heartbeat),
-        election_timeout_min: millis(options.election_min),
-        election_timeout_max: millis(options.election_max),
+        election_timeout_min: millis(options.election_min.saturating_sub(lease)),
+        election_timeout_max: millis(lease),
+        // A node that was cut off must not unseat the leader when it is back.
+        enable_pre_vote: Some(options.peers.is_some()),
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         ..Config::default()

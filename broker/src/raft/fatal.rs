@@ -14,6 +14,11 @@ impl FatalHook {
         Self(Arc::new(hook))
     }
 
+    /// Ends the process because of `reason`.
+    pub(crate) fn strike(&self, reason: &str) {
+        (self.0)(reason);
+    }
+
     /// Logs the reason, writes it to standard error and aborts the process.
     #[must_use]
     pub fn abort() -> Self {

@@ -248,12 +248,16 @@ impl RaftStateMachine<TypeConfig> for Adapter {
         meta: &SnapshotMetaOf<TypeConfig>,
         snapshot: StoredSnapshot,
     ) -> io::Result<()> {
-        let bytes = snapshot.read()?;
-        let stored = blocking(|| self.snapshots.write(meta, &bytes));
-        if let Err(error) = stored {
-            self.fatal.strike(&error.to_string());
-            return Err(io::Error::other(error));
-        }
+        // The file first: a node that has purged its log must find it again.
+        let read = blocking(|| self.snapshots.adopt(meta, &snapshot).map(|stored| stored.read()));
+        let bytes = match read {
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(error)) => return Err(self.fail(MachineError::new(error))),
+            Err(error) => {
+                self.fatal.strike(&error.to_string());
+                return Err(io::Error::other(error));
+            }
+        };
         self.load(meta, &bytes).map_err(|error| self.fail(error))
     }
 

@@ -19,16 +19,19 @@
 //! Only this folder names openraft and raft-log. The code is in files by duty: `types` and `options`
 //! are the words of the facade, `facade` the calls, `proposer` the group commit, `machine` the
 //! adapter that applies, `keeper` the background duties, `log_store`, `tail` and `snapshots` the
-//! disk, `wire` the stored encoding, `network` the way to other nodes.
+//! disk, `wire` the stored encoding, `network` the way to other nodes, `reads` what a read has to wait
+//! for, `members` who belongs to the cell.
 
 mod facade;
 mod fatal;
 mod keeper;
 mod log_store;
 mod machine;
+mod members;
 mod network;
 mod options;
 mod proposer;
+mod reads;
 mod snapshots;
 mod tail;
 mod types;
@@ -39,5 +42,9 @@ mod tests;
 
 pub use facade::Raft;
 pub use fatal::FatalHook;
-pub use options::Options;
-pub use types::{Applied, Error, Leadership, LogPosition, Machine, MachineError, Role, Status};
+pub use network::{AskHandler, Asked, Identity, IdentityError, Security, TlsFiles, broker_name};
+pub use options::{Options, Peers};
+pub use types::{
+    Applied, Begin, Endpoint, Error, Leadership, LogPosition, Machine, MachineError, Member,
+    MembersError, Piece, Role, Status,
+};

@@ -1,10 +1,25 @@
 //! The settings of one node's replication.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::fatal::FatalHook;
-use super::types::Error;
+use super::network::{AskHandler, Identity};
+use super::types::{Begin, Endpoint, Error};
+
+/// How a node takes part in a cell of several.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    /// Where other brokers connect to.
+    pub listen: SocketAddr,
+    /// Where the other brokers find this one; written into the members when a cell is begun here.
+    pub endpoint: Endpoint,
+    /// What this node shows to others, and how it judges what they show.
+    pub identity: Identity,
+    /// Answers questions of followers.
+    pub asks: AskHandler,
+}
 
 /// The settings of one node's replication. [`Options::new`] gives the values of production.
 #[derive(Debug, Clone)]
@@ -15,9 +30,14 @@ pub struct Options {
     pub cell: String,
     /// This node's id within the cell. Written into the log; never reuse one for a new disk.
     pub node_id: u64,
+    /// Whether it may begin a cell if the directory is empty.
+    pub begin: Begin,
+    /// How it takes part in a cell of several; nothing in a cell of one.
+    pub peers: Option<Peers>,
     /// How often a leader reports to its followers.
     pub heartbeat: Duration,
-    /// The shortest silence after which a follower stands for election.
+    /// The shortest silence after which a follower stands for election. For half of the longest it
+    /// votes for nobody else, whatever happens, so it must be above that.
     pub election_min: Duration,
     /// The longest silence after which a follower stands for election.
     pub election_max: Duration,
@@ -50,8 +70,10 @@ impl Options {
             directory: directory.into(),
             cell: cell.into(),
             node_id,
+            begin: Begin::Found,
+            peers: None,
             heartbeat: Duration::from_millis(250),
-            election_min: Duration::from_millis(1_500),
+            election_min: Duration::from_millis(2_000),
             election_max: Duration::from_millis(3_000),
             proposals_max: 16_384,
             commands_per_entry_max: 512,
@@ -77,11 +99,16 @@ impl Options {
         if self.cell.is_empty() || self.cell.len() > 64 {
             return refuse("cell", "must have 1 to 64 bytes");
         }
-        if self.heartbeat.is_zero() || self.heartbeat >= self.election_min {
-            return refuse("heartbeat", "must be positive and below election_min");
+        if self.heartbeat.is_zero() || self.heartbeat >= self.election_max / 4 {
+            return refuse("heartbeat", "must be positive and below a quarter of election_max");
         }
-        if self.election_min >= self.election_max {
-            return refuse("election_min", "must be below election_max");
+        let is_between =
+            self.election_min > self.election_max / 2 && self.election_min < self.election_max;
+        if !is_between {
+            return refuse("election_min", "must be between half of election_max and all of it");
+        }
+        if self.peers.is_some() && self.bytes_per_entry_max > 8 * 1024 * 1024 {
+            return refuse("bytes_per_entry_max", "must be at most 8 MiB in a cell of several");
         }
         for (option, value) in [
             ("proposals_max", self.proposals_max),

@@ -6,7 +6,8 @@
 //! another name, fsynced, renamed, and the folder is fsynced.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -51,51 +52,188 @@ impl StoredSnapshot {
         self.meta.last_log_id.as_ref().map(position)
     }
 
-    /// The machine's bytes, after checking the digest over the whole file.
+    /// The machine's bytes, after checking the digest over the whole file. They are in memory once.
     ///
     /// # Errors
     /// `InvalidData` if the file is damaged, or what reading gave.
     pub(super) fn read(&self) -> io::Result<Vec<u8>> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let (_, payload) = parse(read_all(&mut file)?)?;
+        let file = self.file();
+        let mut payload = Vec::new();
+        check(&file, |chunk| payload.extend_from_slice(chunk))?;
         Ok(payload)
+    }
+
+    /// How large the file is, in bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn bytes(&self) -> io::Result<u64> {
+        Ok(self.file().metadata()?.len())
+    }
+
+    /// At most `limit` bytes of the file from `offset` on; none at its end. Does not block.
+    ///
+    /// # Errors
+    /// What reading gave.
+    pub(super) async fn chunk(&self, offset: u64, limit: usize) -> io::Result<Vec<u8>> {
+        let file = Arc::clone(&self.file);
+        let read = tokio::task::spawn_blocking(move || {
+            let file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut chunk = vec![0; limit];
+            let count = file.read_at(&mut chunk, offset)?;
+            chunk.truncate(count);
+            Ok(chunk)
+        });
+        read.await.map_err(io::Error::other)?
+    }
+
+    fn file(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn read_all(file: &mut File) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    file.seek(SeekFrom::Start(0))?;
-    file.read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
+/// Bytes that are read at once.
+const READ: usize = 1024 * 1024;
+/// Largest header in bytes: a cell has few members.
+const HEADER_MAX: usize = 1024 * 1024;
 
 fn damaged(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-fn parse(mut bytes: Vec<u8>) -> io::Result<(Header, Vec<u8>)> {
-    let body = bytes.len().checked_sub(DIGEST).ok_or_else(|| damaged("snapshot too short"))?;
-    let (content, digest) = bytes.split_at(body);
-    if Sha256::digest(content).as_slice() != digest {
+/// Reads and checks a whole file, its digest last, and hands on the machine's bytes piece by piece.
+/// They are good only if this returns the header.
+fn check(file: &File, mut payload: impl FnMut(&[u8])) -> io::Result<Header> {
+    let length = file.metadata()?.len();
+    let digest_bytes = u64::try_from(DIGEST).map_err(io::Error::other)?;
+    let body = length.checked_sub(digest_bytes).ok_or_else(|| damaged("snapshot too short"))?;
+    let mut reader = Reader { file, offset: 0, body, digest: Sha256::new() };
+    let start: [u8; 12] = reader.exact(12)?.try_into().map_err(|_| damaged("too short"))?;
+    let [magic @ .., version, l0, l1, l2, l3] = start;
+    // What it is comes out only after the digest was checked; a wrong length only ends the reading.
+    let size = usize::try_from(u32::from_be_bytes([l0, l1, l2, l3])).map_err(io::Error::other)?;
+    let header = match size <= HEADER_MAX {
+        true => reader.exact(size),
+        false => Err(damaged("snapshot too short")),
+    };
+    if header.is_ok() {
+        while let Some(chunk) = reader.some()? {
+            payload(&chunk);
+        }
+    } else {
+        while reader.some()?.is_some() {}
+    }
+    let digest = reader.digest.finalize();
+    let mut noted = [0; DIGEST];
+    file.read_exact_at(&mut noted, body)?;
+    if digest.as_slice() != noted {
         return Err(damaged("snapshot digest differs"));
     }
-    let rest = content.strip_prefix(MAGIC).ok_or_else(|| damaged("not a snapshot"))?;
-    let (version, rest) = rest.split_first().ok_or_else(|| damaged("snapshot too short"))?;
-    if *version > VERSION {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "written by a newer version"));
-    }
-    if *version != VERSION {
+    if magic != *MAGIC {
         return Err(damaged("not a snapshot"));
     }
-    let (length, rest) =
-        rest.split_first_chunk::<4>().ok_or_else(|| damaged("snapshot too short"))?;
-    let length = usize::try_from(u32::from_be_bytes(*length)).map_err(io::Error::other)?;
-    let (header, payload) =
-        rest.split_at_checked(length).ok_or_else(|| damaged("snapshot too short"))?;
-    let header = serde_json::from_slice(header)?;
-    let start = body - payload.len();
-    bytes.truncate(body);
-    Ok((header, bytes.split_off(start)))
+    if version > VERSION {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "written by a newer version"));
+    }
+    if version != VERSION {
+        return Err(damaged("not a snapshot"));
+    }
+    Ok(serde_json::from_slice(&header?)?)
+}
+
+/// Reads what the digest covers.
+struct Reader<'a> {
+    file: &'a File,
+    offset: u64,
+    body: u64,
+    digest: Sha256,
+}
+
+impl Reader<'_> {
+    /// So many bytes.
+    fn exact(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        let end = self.offset.saturating_add(u64::try_from(count).map_err(io::Error::other)?);
+        if end > self.body {
+            return Err(damaged("snapshot too short"));
+        }
+        let mut bytes = vec![0; count];
+        self.file.read_exact_at(&mut bytes, self.offset)?;
+        self.digest.update(&bytes);
+        self.offset = end;
+        Ok(bytes)
+    }
+
+    /// Some bytes; nothing at the end.
+    fn some(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let left = self.body.saturating_sub(self.offset);
+        if left == 0 {
+            return Ok(None);
+        }
+        self.exact(usize::try_from(left).unwrap_or(READ).min(READ)).map(Some)
+    }
+}
+
+/// A snapshot that is being received: bytes of another node's file, in order. What has arrived stays
+/// when the transfer breaks off, and is gone on with.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    path: PathBuf,
+    file: File,
+    written: u64,
+    bytes: u64,
+    cell: String,
+}
+
+impl Incoming {
+    /// How many bytes are there.
+    pub(super) const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Adds bytes. Blocks.
+    ///
+    /// # Errors
+    /// `InvalidData` for more than the file has, or what the system says.
+    pub(super) fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
+        let count = u64::try_from(chunk.len()).map_err(io::Error::other)?;
+        let after = self.written.saturating_add(count);
+        if after > self.bytes || count == 0 {
+            return Err(damaged("more or fewer bytes than were offered"));
+        }
+        self.file.write_all_at(chunk, self.written)?;
+        self.written = after;
+        Ok(())
+    }
+
+    /// Checks the whole file. Blocks. It is on the disk when this returns, under a name that counts
+    /// for nothing until [`Snapshots::adopt`].
+    ///
+    /// # Errors
+    /// `InvalidData` if it is damaged or another cell's, and then it is gone; or what the system says.
+    pub(super) fn finish(self) -> io::Result<StoredSnapshot> {
+        let checked = check(&self.file, |_| {});
+        let header = match checked {
+            Ok(header) if header.cell == self.cell => header,
+            Ok(_) => return self.discard(damaged("the snapshot of another cell")),
+            Err(error) => return self.discard(error),
+        };
+        self.file.sync_all()?;
+        Ok(StoredSnapshot {
+            path: self.path,
+            file: Arc::new(Mutex::new(self.file)),
+            cell: header.cell,
+            meta: header.meta,
+        })
+    }
+
+    fn discard<T>(self, error: io::Error) -> io::Result<T> {
+        fs::remove_file(&self.path)?;
+        match error.kind() {
+            // Whoever sent it is newer; here it is of no use.
+            io::ErrorKind::Unsupported => Err(damaged("a snapshot of a newer version")),
+            _ => Err(error),
+        }
+    }
 }
 
 /// The folder of snapshots.
@@ -148,11 +286,7 @@ impl Snapshots {
         meta: &SnapshotMetaOf<TypeConfig>,
         payload: &[u8],
     ) -> Result<StoredSnapshot, Error> {
-        let name = match meta.last_log_id.as_ref().map(position) {
-            Some(at) => format!("{:020}-{:020}.snap", at.index, at.term),
-            None => "empty.snap".to_owned(),
-        };
-        let path = self.folder.join(name);
+        let path = self.path_of(meta);
         let temporary = path.with_extension("tmp");
         let file = self
             .write_file(&temporary, meta, payload)
@@ -166,13 +300,7 @@ impl Snapshots {
             cell: self.cell.clone(),
             meta: meta.clone(),
         };
-        {
-            let mut kept = self.kept();
-            kept.retain(|other| other.path != stored.path);
-            kept.push(stored.clone());
-            kept.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.position()));
-        }
-        self.prune()?;
+        self.count(&stored)?;
         Ok(stored)
     }
 
@@ -194,6 +322,73 @@ impl Snapshots {
         }
         file.write_all(&digest.finalize())?;
         file.sync_all()
+    }
+
+    /// A place for another node's snapshot at `at` of `bytes` bytes; with what has arrived of it
+    /// before, if anything. What arrived of others is gone. Blocks.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn incoming(&self, at: (u64, u64), bytes: u64) -> io::Result<Incoming> {
+        let (term, index) = at;
+        let path = self.folder.join(format!("{index:020}-{term:020}-{bytes}.part"));
+        for entry in fs::read_dir(&self.folder)? {
+            let other = entry?.path();
+            let is_part = other.extension().is_some_and(|extension| extension == "part");
+            if is_part && other != path {
+                fs::remove_file(&other)?;
+            }
+        }
+        let file =
+            File::options().create(true).truncate(false).read(true).write(true).open(&path)?;
+        let mut written = file.metadata()?.len();
+        if written >= bytes {
+            // Whole and yet not taken in: it was damaged, or nobody waited for it.
+            file.set_len(0)?;
+            written = 0;
+        }
+        Ok(Incoming { path, file, written, bytes, cell: self.cell.clone() })
+    }
+
+    /// Takes a snapshot in: one that was received is renamed, another store's is copied. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Storage`]; nothing has changed then.
+    pub(super) fn adopt(
+        &self,
+        meta: &SnapshotMetaOf<TypeConfig>,
+        snapshot: &StoredSnapshot,
+    ) -> Result<StoredSnapshot, Error> {
+        let is_received = snapshot.path.parent() == Some(&*self.folder)
+            && snapshot.path.extension().is_some_and(|extension| extension == "part");
+        if !is_received {
+            let bytes = snapshot.read().map_err(Error::storage("read", &snapshot.path))?;
+            return self.write(meta, &bytes);
+        }
+        let path = self.path_of(meta);
+        fs::rename(&snapshot.path, &path).map_err(Error::storage("rename", &snapshot.path))?;
+        sync_directory(&self.folder)?;
+        let stored = StoredSnapshot { path, ..snapshot.clone() };
+        self.count(&stored)?;
+        Ok(stored)
+    }
+
+    fn path_of(&self, meta: &SnapshotMetaOf<TypeConfig>) -> PathBuf {
+        self.folder.join(match meta.last_log_id.as_ref().map(position) {
+            Some(at) => format!("{:020}-{:020}.snap", at.index, at.term),
+            None => "empty.snap".to_owned(),
+        })
+    }
+
+    /// Lets a file that is in place count, and older ones no longer.
+    fn count(&self, stored: &StoredSnapshot) -> Result<(), Error> {
+        {
+            let mut kept = self.kept();
+            kept.retain(|other| other.path != stored.path);
+            kept.push(stored.clone());
+            kept.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.position()));
+        }
+        self.prune()
     }
 
     /// Deletes all but the newest two.
@@ -225,10 +420,9 @@ impl Snapshots {
 
 /// Opens and checks a snapshot file, or sets a damaged one aside.
 fn load(path: &Path) -> Result<Option<StoredSnapshot>, Error> {
-    let mut file = File::open(path).map_err(Error::storage("open", path))?;
-    let bytes = read_all(&mut file).map_err(Error::storage("read", path))?;
-    match parse(bytes) {
-        Ok((header, _)) => Ok(Some(StoredSnapshot {
+    let file = File::open(path).map_err(Error::storage("open", path))?;
+    match check(&file, |_| {}) {
+        Ok(header) => Ok(Some(StoredSnapshot {
             path: path.to_owned(),
             file: Arc::new(Mutex::new(file)),
             cell: header.cell,
@@ -237,6 +431,8 @@ fn load(path: &Path) -> Result<Option<StoredSnapshot>, Error> {
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
             Err(Error::storage("use", path)(error))
         }
+        // What cannot be read now is not damaged for ever.
+        Err(error) if !is_damage(&error) => Err(Error::storage("read", path)(error)),
         Err(error) => {
             tracing::error!(file = %path.display(), %error, "a snapshot is damaged; set aside");
             let aside = path.with_extension("damaged");
@@ -244,4 +440,9 @@ fn load(path: &Path) -> Result<Option<StoredSnapshot>, Error> {
             Ok(None)
         }
     }
+}
+
+/// Whether it was the bytes that were wrong. The reader of the header says so in words of its own.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// Where an entry stands in the replicated log. Ordered as the log is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
@@ -40,6 +42,86 @@ pub trait Machine: Send + Sync + 'static {
     /// # Errors
     /// An error stops the process, or fails [`Raft::open`](super::Raft::open).
     fn restore(&self, at: LogPosition, snapshot: &[u8]) -> Result<(), MachineError>;
+
+    /// What a replica needs besides a snapshot that was sealed here so far: immutable, in order,
+    /// equal on every replica.
+    fn pieces(&self) -> Vec<Piece> {
+        Vec::new()
+    }
+
+    /// Which of another replica's pieces are not here, by number, in order.
+    ///
+    /// # Errors
+    /// A piece that is here is another one: this replica diverged, which stops the process.
+    fn lacks(&self, pieces: &[Piece]) -> Result<Vec<u64>, MachineError> {
+        Ok(pieces.iter().map(|piece| piece.number).collect())
+    }
+
+    /// The bytes of a piece, for another replica.
+    ///
+    /// # Errors
+    /// There is no such piece, or it cannot be read.
+    fn piece(&self, number: u64) -> Result<Vec<u8>, MachineError> {
+        Err(MachineError::new(format!("there is no piece {number}")))
+    }
+
+    /// Keeps a piece of another replica, after all those before it.
+    ///
+    /// # Errors
+    /// The bytes are not those of this piece, or storage failed: stops the process.
+    fn keep(&self, piece: Piece, _bytes: &[u8]) -> Result<(), MachineError> {
+        Err(MachineError::new(format!("piece {} has no place here", piece.number)))
+    }
+}
+
+/// A part of what the machine keeps on disk beside its snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Its number, counted from 0.
+    pub number: u64,
+    /// What tells it from another with that number.
+    pub digest: [u8; 32],
+}
+
+/// Where a node of the cell can be reached. Kept in the log with the cell's members.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// Its port for other brokers, as `host:port`. Empty on the only node of a cell without peers.
+    #[serde(alias = "addr", default)]
+    pub peer: String,
+    /// The URL of its API, as `http://host:port`, for who is to be sent there. May be empty.
+    #[serde(default)]
+    pub api: String,
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.peer)
+    }
+}
+
+/// A node of the cell, as the cell's members say and as far as this node knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its id.
+    pub node_id: u64,
+    /// Where it can be reached.
+    pub endpoint: Endpoint,
+    /// Whether it has a vote. Without one it only receives the log.
+    pub is_voter: bool,
+    /// The last entry that the leader knows to be on its disk. Only the leader knows of others.
+    pub matched: Option<u64>,
+    /// For how long the leader has not heard from it. Only the leader knows.
+    pub silent: Option<Duration>,
+}
+
+/// Whether a node may begin a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// With an empty directory it begins a new cell of this one node.
+    Found,
+    /// With an empty directory it waits until a cell takes it in.
+    Wait,
 }
 
 /// What applying one entry gave.
@@ -92,7 +174,7 @@ pub enum Role {
 }
 
 /// A node's state at one moment, for display and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// This node's id.
     pub node_id: u64,
@@ -116,6 +198,8 @@ pub struct Status {
     pub log_bytes: u64,
     /// Commands waiting to be packed into an entry.
     pub waiting: usize,
+    /// The nodes of the cell, by id. Empty on a node that no cell has taken in yet.
+    pub members: Vec<Member>,
 }
 
 /// Why a call failed.
@@ -163,6 +247,18 @@ pub enum Error {
         /// Index of the newest intact snapshot.
         snapshot: Option<u64>,
     },
+    /// The port for other brokers cannot be listened on.
+    #[error("cannot listen for brokers on {address}")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// A change of the cell's members does not fit them.
+    #[error("{0}")]
+    Members(MembersError),
     /// A file could not be read or written.
     #[error("cannot {action} {}: {source}", path.display())]
     Storage {
@@ -217,6 +313,26 @@ pub enum Error {
     /// This node's replication has stopped.
     #[error("stopped")]
     Stopped,
+}
+
+/// Why the cell's members cannot be changed so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MembersError {
+    /// Such a node is a member already, under another address.
+    #[error("a node of this id is a member already; a new disk needs a new id")]
+    Exists,
+    /// There is no such node.
+    #[error("no node of this id is a member")]
+    Missing,
+    /// It is the only voter.
+    #[error("the cell would be left without a voter")]
+    LastVoter,
+    /// Another change is under way.
+    #[error("another change of the members is under way; one at a time")]
+    UnderWay,
+    /// The new node does not catch up.
+    #[error("the new node did not catch up in time; it stays a learner and may be asked for again")]
+    Behind,
 }
 
 impl Error {

@@ -15,13 +15,14 @@ use raft_log::codeq::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::fatal::Fatal;
-use super::types::LogPosition;
+use super::types::{Endpoint, LogPosition};
 
 openraft::declare_raft_types!(
     /// openraft's type parameters.
     pub(super) TypeConfig:
         D = Commands,
         R = Replies,
+        Node = Endpoint,
         LeaderId = leader_id_std::LeaderId<Self::Term, Self::NodeId>,
 );
 
@@ -116,6 +117,10 @@ pub(super) struct WalVote {
 }
 
 impl WalVote {
+    pub(super) const fn new(term: u64, committed: bool, node: u64) -> Self {
+        Self { term, committed, node }
+    }
+
     pub(super) fn of(vote: &VoteOf<TypeConfig>) -> Self {
         let leader = &vote.leader_id;
         Self { term: leader.term, committed: vote.committed, node: leader.voted_for }
@@ -161,7 +166,8 @@ impl WalPayload {
         openraft::Entry { log_id: from_wal(at), payload: self.0 }
     }
 
-    fn body(&self) -> Result<Vec<u8>, io::Error> {
+    /// The bytes of the payload alone.
+    pub(super) fn body(&self) -> Result<Vec<u8>, io::Error> {
         let mut body = Vec::new();
         match &self.0 {
             EntryPayload::Blank => body.push(BLANK),
@@ -182,7 +188,8 @@ impl WalPayload {
         Ok(body)
     }
 
-    fn parse(body: &[u8]) -> Result<Self, io::Error> {
+    /// Reads what [`WalPayload::body`] gave.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, io::Error> {
         let (kind, mut rest) = body.split_first().ok_or_else(malformed)?;
         let payload = match *kind {
             BLANK if rest.is_empty() => EntryPayload::Blank,
@@ -261,13 +268,14 @@ impl raft_log::Callback for Flushed {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use openraft::{BasicNode, Membership};
+    use openraft::Membership;
 
     use super::*;
 
     #[test]
     fn every_payload_reads_back_and_no_shortened_one_does() {
-        let nodes = BTreeMap::from([(1, BasicNode::default()), (2, BasicNode::default())]);
+        let second = Endpoint { peer: "10.0.0.2:7500".into(), api: "http://10.0.0.2:80".into() };
+        let nodes = BTreeMap::from([(1, Endpoint::default()), (2, second)]);
         let voters = vec![BTreeSet::from([1]), BTreeSet::from([1, 2])];
         let membership = Membership::new(voters, nodes).unwrap();
         let commands = vec![vec![], b"a".to_vec(), vec![7; 1_000]];
@@ -303,5 +311,13 @@ mod tests {
         assert!(WalVote::of(&leader) > WalVote::of(&claim));
         claim.leader_id.term = 4;
         assert!(WalVote::of(&claim) > WalVote::of(&leader));
+    }
+
+    #[test]
+    fn members_that_were_written_with_one_address_each_are_still_read() {
+        let text = r#"{"configs":[[1]],"nodes":{"1":{"addr":"localhost"}}}"#;
+        let body = [&[MEMBERSHIP][..], text.as_bytes()].concat();
+        let EntryPayload::Membership(read) = WalPayload::parse(&body).unwrap().0 else { panic!() };
+        assert_eq!(read.get_node(&1).unwrap().peer, "localhost");
     }
 }

@@ -2,8 +2,10 @@
 
 mod crash;
 mod operation;
+mod peers;
 mod recovery;
 mod suite;
+mod tls;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,0 +1,250 @@
+//! The greeting: who connects, whom it means, what it wants. Either side refuses what is not its
+//! peer, and both say why in their log.
+
+use std::io;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sublet_protocol::codec::Format;
+
+use super::frame::{Frames, GREETING_MAX};
+
+/// The newest version of the protocol that this program speaks.
+const PROTOCOL: u16 = 1;
+/// The oldest that it still speaks.
+const PROTOCOL_OLDEST: u16 = 1;
+/// What this program can decide: a cell may be told to use what all of its brokers can.
+pub(super) const FEATURE_LEVEL: u16 = 1;
+/// How long a greeting may take.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Purpose {
+    /// Entries, votes and snapshots.
+    Consensus,
+    /// Questions of a follower.
+    Questions,
+}
+
+/// The first words of the side that connects.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Hello {
+    protocol: u16,
+    protocol_oldest: u16,
+    feature_level: u16,
+    cell: String,
+    from: u64,
+    to: u64,
+    purpose: Purpose,
+}
+
+impl Format for Hello {
+    const WHAT: &'static str = "greeting of a broker";
+    const VERSION: u8 = 1;
+    const MAX: usize = GREETING_MAX;
+}
+
+/// The answer of the other side.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Welcome {
+    /// It may go on.
+    Come { protocol: u16, feature_level: u16 },
+    /// It may not.
+    Go(Refusal),
+}
+
+impl Format for Welcome {
+    const WHAT: &'static str = "answer to a broker's greeting";
+    const VERSION: u8 = 1;
+    const MAX: usize = GREETING_MAX;
+}
+
+/// Why a greeting was refused, in words for both logs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub(super) enum Refusal {
+    /// The programs have no version of the protocol in common.
+    #[error(
+        "the caller speaks versions {} to {} of the brokers' protocol, the other {} to {}",
+        caller.0, caller.1, called.0, called.1
+    )]
+    Protocol {
+        /// The oldest and newest of the caller.
+        caller: (u16, u16),
+        /// Those of the other.
+        called: (u16, u16),
+    },
+    /// Two cells.
+    #[error("a broker of cell {caller} called one of cell {called}")]
+    OtherCell {
+        /// The caller's cell.
+        caller: String,
+        /// The other's.
+        called: String,
+    },
+    /// Another broker answers there.
+    #[error("broker {meant} was meant, but broker {found} answers there")]
+    OtherNode {
+        /// Whom the caller meant.
+        meant: u64,
+        /// Who it is.
+        found: u64,
+    },
+    /// The certificate of the caller is not that of the broker it says it is.
+    #[error("the certificate is not that of broker {node}")]
+    Certificate {
+        /// Who it says it is.
+        node: u64,
+    },
+}
+
+/// Who this node is.
+#[derive(Debug, Clone)]
+pub(super) struct Us {
+    pub(super) cell: String,
+    pub(super) node: u64,
+}
+
+/// Who has connected, and what for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Guest {
+    pub(super) node: u64,
+    pub(super) purpose: Purpose,
+    pub(super) feature_level: u16,
+}
+
+/// Greets `to` as the side that has connected. Its feature level.
+///
+/// # Errors
+/// What the connection gave, or `PermissionDenied` with the [`Refusal`] of the other side.
+pub(super) async fn greet(
+    frames: &mut Frames,
+    us: &Us,
+    to: u64,
+    purpose: Purpose,
+) -> io::Result<u16> {
+    let hello = Hello {
+        protocol: PROTOCOL,
+        protocol_oldest: PROTOCOL_OLDEST,
+        feature_level: FEATURE_LEVEL,
+        cell: us.cell.clone(),
+        from: us.node,
+        to,
+        purpose,
+    };
+    frames.send_within(&hello, GREETING).await?;
+    match frames.next_within(GREETING).await? {
+        Welcome::Come { feature_level, .. } => {
+            frames.widen();
+            Ok(feature_level)
+        }
+        Welcome::Go(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal)),
+    }
+}
+
+/// Hears the greeting of whoever has connected, and answers it. `is_certified` says whether the
+/// certificate of the connection is that of a node.
+///
+/// # Errors
+/// What the connection gave, or `PermissionDenied` with our [`Refusal`].
+pub(super) async fn receive(
+    frames: &mut Frames,
+    us: &Us,
+    is_certified: impl FnOnce(u64) -> bool,
+) -> io::Result<Guest> {
+    let hello: Hello = frames.next_within(GREETING).await?;
+    match judge(&hello, us, is_certified) {
+        Ok(protocol) => {
+            let come = Welcome::Come { protocol, feature_level: FEATURE_LEVEL };
+            frames.send_within(&come, GREETING).await?;
+            frames.widen();
+            let Hello { from: node, purpose, feature_level, .. } = hello;
+            Ok(Guest { node, purpose, feature_level })
+        }
+        Err(refusal) => {
+            frames.send_within(&Welcome::Go(refusal.clone()), GREETING).await?;
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal))
+        }
+    }
+}
+
+/// The newest protocol both speak, or why the greeting is refused.
+fn judge(hello: &Hello, us: &Us, is_certified: impl FnOnce(u64) -> bool) -> Result<u16, Refusal> {
+    let protocol = PROTOCOL.min(hello.protocol);
+    if protocol < PROTOCOL_OLDEST.max(hello.protocol_oldest) {
+        let caller = (hello.protocol_oldest, hello.protocol);
+        return Err(Refusal::Protocol { caller, called: (PROTOCOL_OLDEST, PROTOCOL) });
+    }
+    if hello.cell != us.cell {
+        return Err(Refusal::OtherCell { caller: hello.cell.clone(), called: us.cell.clone() });
+    }
+    if !is_certified(hello.from) {
+        return Err(Refusal::Certificate { node: hello.from });
+    }
+    if hello.to != us.node {
+        return Err(Refusal::OtherNode { meant: hello.to, found: us.node });
+    }
+    Ok(protocol)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(cell: &str, node: u64) -> Us {
+        Us { cell: cell.to_owned(), node }
+    }
+
+    /// What both sides say when `guest` means `to` and meets `host`.
+    async fn meet(
+        guest: Us,
+        to: u64,
+        host: Us,
+        certified: u64,
+    ) -> (io::Result<u16>, io::Result<Guest>) {
+        let (one, other) = tokio::io::duplex(4_096);
+        let (mut one, mut other) = (Frames::new(Box::new(one)), Frames::new(Box::new(other)));
+        tokio::join!(
+            greet(&mut one, &guest, to, Purpose::Consensus),
+            receive(&mut other, &host, |node| node == certified),
+        )
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_welcome_and_anyone_else_is_refused_and_told_why() {
+        let (guest, host) = meet(us("berlin", 1), 2, us("berlin", 2), 1).await;
+        assert_eq!(guest.unwrap(), FEATURE_LEVEL);
+        let expected = Guest { node: 1, purpose: Purpose::Consensus, feature_level: FEATURE_LEVEL };
+        assert_eq!(host.unwrap(), expected);
+
+        for (guest, to, host, certified, why) in [
+            (us("paris", 1), 2, us("berlin", 2), 1, "cell paris called one of cell berlin"),
+            (us("berlin", 1), 2, us("berlin", 3), 1, "broker 2 was meant, but broker 3"),
+            (us("berlin", 1), 2, us("berlin", 2), 7, "not that of broker 1"),
+        ] {
+            let (guest, host) = meet(guest, to, host, certified).await;
+            for error in [guest.unwrap_err(), host.unwrap_err()] {
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+                assert!(error.to_string().contains(why), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn versions_of_the_protocol_that_do_not_meet_are_refused() {
+        let mut hello = Hello {
+            protocol: PROTOCOL + 2,
+            protocol_oldest: PROTOCOL,
+            feature_level: 1,
+            cell: "berlin".to_owned(),
+            from: 1,
+            to: 2,
+            purpose: Purpose::Questions,
+        };
+        assert_eq!(judge(&hello, &us("berlin", 2), |_| true), Ok(PROTOCOL));
+        hello.protocol_oldest = PROTOCOL + 1;
+        let caller = (PROTOCOL + 1, PROTOCOL + 2);
+        let refusal = Refusal::Protocol { caller, called: (PROTOCOL_OLDEST, PROTOCOL) };
+        assert_eq!(judge(&hello, &us("berlin", 2), |_| true), Err(refusal));
+    }
+}
