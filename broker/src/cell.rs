@@ -4,8 +4,10 @@
 //! runs the leader's driver while this node leads. It knows no HTTP and asks nobody who they are:
 //! the caller says on whose behalf it speaks.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use sublet_core::leader::AgentClock;
 use sublet_core::matching::{self, Explanation, WhatIf};
@@ -26,18 +28,25 @@ use tempfile::TempDir;
 
 use crate::clock::Clock;
 use crate::clocks::Clocks;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::counters::Counters;
+use crate::divergence;
 use crate::driver::{self, DriverHandle};
 use crate::error::{Chain, Error};
 use crate::folders;
+use crate::forward::Answering;
 use crate::machine::CellMachine;
-use crate::raft::{self, Raft};
+use crate::raft::{self, Identity, Raft};
 use crate::records::Subscription;
 use crate::relay::{Reader, Relay, WorkloadError};
 
 /// Most records that one call returns.
 pub const RECORDS_MAX: usize = 1_000;
+
+/// How long what is asked of a broker that follows waits for a leader.
+const LEADER_PATIENCE: Duration = Duration::from_secs(4);
+/// Between two looks for one.
+const LEADER_PAUSE: Duration = Duration::from_millis(50);
 
 /// One node of a cell. Cheap to clone; all clones are the same node.
 #[derive(Clone)]
@@ -83,7 +92,16 @@ impl Cell {
         let machine = Arc::new(machine);
         let mut options =
             raft::Options::new(path.join("raft"), config.cell.as_str(), config.node_id);
+        let on_fatal = config.on_fatal.clone();
         options.on_fatal = config.on_fatal;
+        options.begin = config.begin;
+        let answering = Answering::default();
+        if let Some(config::Peers { listen, endpoint, security }) = config.peers {
+            let identity = Identity::load(&security, config.cell.as_str(), config.node_id);
+            let identity = identity.map_err(Error::Identity)?;
+            let asks = answering.handler();
+            options.peers = Some(raft::Peers { listen, endpoint, identity, asks });
+        }
         let log: Arc<dyn raft::Machine> = machine.clone();
         let raft = Raft::open(options, log).await?;
 
@@ -100,6 +118,8 @@ impl Cell {
             return Err(error);
         }
         let parts = Arc::new(parts);
+        answering.begin(&parts);
+        divergence::watch(&parts, on_fatal);
         let driver = Arc::new(driver::start(Arc::clone(&parts)));
         Ok(Self { parts, driver })
     }
@@ -112,7 +132,8 @@ impl Cell {
         self.driver.attach(link).await
     }
 
-    /// Asks for something on behalf of `actor` and waits until it is committed and applied.
+    /// Asks for something on behalf of `actor` and waits until it is committed and applied. A broker
+    /// that follows has its leader do it, and waits until it can be read here.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::NotLeader`], [`Error::TooLarge`], [`Error::Stopped`]: it did not
@@ -123,8 +144,25 @@ impl Cell {
         key: Option<IdempotencyKey>,
         command: Command,
     ) -> Result<Outcome, Error> {
-        let term = self.parts.raft.leadership().borrow().term;
-        self.parts.propose(actor, key, command, term).await
+        let give_up = Instant::now() + LEADER_PATIENCE;
+        loop {
+            let leadership = *self.parts.raft.leadership().borrow();
+            let is_elsewhere = !leadership.is_leader && self.parts.raft.listens().is_some();
+            let proposed = match is_elsewhere {
+                true => self.parts.forward(actor.clone(), key, command.clone()).await,
+                false => {
+                    let term = leadership.term;
+                    self.parts.propose(actor.clone(), key, command.clone(), term).await
+                }
+            };
+            match proposed {
+                // It did not happen: there may be another leader in a moment.
+                Err(Error::NotLeader { .. }) if is_elsewhere && Instant::now() < give_up => {
+                    tokio::time::sleep(LEADER_PAUSE).await;
+                }
+                proposed => return proposed,
+            }
+        }
     }
 
     /// Reads the state after everything that was acknowledged before this call. Commands wait while
@@ -133,7 +171,7 @@ impl Cell {
     /// # Errors
     /// [`Error::NotLeader`], [`Error::Stopped`].
     pub async fn read<R>(&self, read: impl FnOnce(&State) -> R) -> Result<R, Error> {
-        self.parts.raft.read_barrier().await?;
+        self.parts.raft.read_index().await?;
         Ok(self.parts.machine.read(read))
     }
 
@@ -291,6 +329,16 @@ impl Cell {
         self.parts.machine.violations()
     }
 
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// Where other brokers connect to; nothing in a cell of one.
+    #[must_use]
+    pub fn listens(&self) -> Option<SocketAddr> {
+        self.parts.raft.listens()
+    }
+
     /// The state of this node's replication.
     #[must_use]
     pub fn status(&self) -> raft::Status {
@@ -345,15 +393,26 @@ impl Parts {
         command: Command,
         term: u64,
     ) -> Result<Outcome, Error> {
+        self.propose_at(actor, key, command, term).await.map(|(outcome, _)| outcome)
+    }
+
+    /// As [`Parts::propose`]; with the index of the entry that it became.
+    pub(crate) async fn propose_at(
+        &self,
+        actor: Actor,
+        key: Option<IdempotencyKey>,
+        command: Command,
+        term: u64,
+    ) -> Result<(Outcome, u64), Error> {
         let is_seal = matches!(command, Command::SealTail);
         let id = CommandId::new(random()?);
         let stamped = Stamped { id, actor, now: self.clock.now(), term, key, command };
         let bytes = codec::encode(&stamped).map_err(|_| Error::TooLarge)?;
-        let (_, reply) = match is_seal {
+        let (at, reply) = match is_seal {
             true => self.raft.propose_last(bytes).await?,
             false => self.raft.propose(bytes).await?,
         };
-        codec::decode(&reply).map_err(Error::Codec)
+        Ok((codec::decode(&reply).map_err(Error::Codec)?, at.index))
     }
 
     /// After the log was replayed: checks that all fits together, and founds a new cell.
@@ -361,7 +420,16 @@ impl Parts {
         let (founded, log, now) =
             self.machine.read(|state| (state.cell(), state.next_index(), state.now()));
         let journal = self.journal(|journal| Ok(journal.size()))?;
-        if journal != log {
+        let status = self.raft.status();
+        // One of several may have applied more before it was stopped than it knows now to be
+        // committed; the leader tells, and each record is compared when it comes again. But a node
+        // that has records and knows of no vote has lost its log, and with it the votes it gave.
+        let is_one_of_several = match status.members.len() {
+            0 => status.term > 0,
+            count => count > 1,
+        };
+        let is_behind = is_one_of_several && journal > log;
+        if journal != log && !is_behind {
             let ledger = data.join("ledger");
             return Err(Error::LogBehind { ledger, journal, log });
         }
@@ -383,7 +451,7 @@ impl Parts {
         }
     }
 
-    fn journal<R>(
+    pub(crate) fn journal<R>(
         &self,
         read: impl FnOnce(&Journal) -> Result<R, sublet_ledger::Error>,
     ) -> Result<R, Error> {

@@ -1,12 +1,13 @@
 //! The settings of a cell's shell. What changes decisions is replicated policy, not this.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use sublet_protocol::ids::CellId;
 use sublet_protocol::policy::Policy;
 
 use crate::clock::ClockKind;
-use crate::raft::FatalHook;
+use crate::raft::{Begin, Endpoint, FatalHook, Security};
 
 /// How often the invariants are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,17 @@ pub enum Checks {
     OneIn(u32),
 }
 
+/// How this broker talks to the others of its cell.
+#[derive(Debug, Clone)]
+pub struct Peers {
+    /// Where the others connect to.
+    pub listen: SocketAddr,
+    /// Where the others, and callers who are sent here, find it.
+    pub endpoint: Endpoint,
+    /// How the connections are protected.
+    pub security: Security,
+}
+
 /// The settings of [`Cell::open`](crate::cell::Cell::open). [`Config::new`] has the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -27,6 +39,11 @@ pub struct Config {
     pub policy: Policy,
     /// This node's number within the cell. Default 1.
     pub node_id: u64,
+    /// What an empty data folder means: a new cell of this one broker (the default), or that it waits
+    /// until a cell takes it in.
+    pub begin: Begin,
+    /// How it talks to other brokers. None (the default) in a cell of one.
+    pub peers: Option<Peers>,
     /// Where log and ledger lie. None (the default) is a temporary folder that is removed when
     /// the cell is shut down.
     pub data_dir: Option<PathBuf>,
@@ -49,6 +66,8 @@ impl Config {
             cell,
             policy: Policy::default(),
             node_id: 1,
+            begin: Begin::Found,
+            peers: None,
             data_dir: None,
             checks: Checks::OneIn(64),
             clock: ClockKind::Real,

@@ -26,6 +26,12 @@ pub enum Error {
         /// Which node leads, if known.
         leader: Option<u64>,
     },
+    /// The members of the cell cannot be changed so, or not now.
+    #[error(transparent)]
+    Members(raft::MembersError),
+    /// The certificates of this broker cannot be used.
+    #[error("this broker cannot show who it is")]
+    Identity(#[source] raft::IdentityError),
     /// The command is larger than any may be. Nothing happened.
     #[error("the command is too large")]
     TooLarge,
@@ -89,6 +95,7 @@ impl From<raft::Error> for Error {
             raft::Error::TooLarge { .. } => Error::TooLarge,
             raft::Error::Unknown => Error::Unknown,
             raft::Error::Stopped => Error::Stopped,
+            raft::Error::Members(why) => Error::Members(why),
             other => Error::Raft(other),
         }
     }

@@ -23,7 +23,8 @@ use crate::counters::{Counters, Tally};
 use crate::error::Error;
 use crate::feed::Feed;
 use crate::metrics;
-use crate::raft::{Applied, LogPosition, Machine, MachineError};
+use crate::raft::{Applied, LogPosition, Machine, MachineError, Piece};
+use crate::roots::Roots;
 use crate::snapshot::{SegmentRef, Snapshot};
 
 /// Texts of violations that are kept for display.
@@ -50,6 +51,18 @@ pub(crate) enum Failure {
         /// The segment's number.
         number: u32,
     },
+    /// A segment of another replica is not what it was said to be.
+    #[error("segment {number} of another replica is not the one that was named")]
+    Piece {
+        /// The segment's number.
+        number: u64,
+    },
+    /// Another replica has another segment of this number.
+    #[error("another replica has another segment {number}: one of the two has diverged")]
+    Diverged {
+        /// The segment's number.
+        number: u64,
+    },
     /// The ledger failed.
     #[error("the ledger failed")]
     Ledger(#[source] sublet_ledger::Error),
@@ -71,7 +84,7 @@ pub(crate) struct CellMachine {
     snapshot_records: u64,
     replica: RwLock<Replica>,
     /// None once the cell was shut down.
-    journal: RwLock<Option<Journal>>,
+    pub(crate) journal: RwLock<Option<Journal>>,
     feed: Feed,
     /// Whether the log has been replayed: only then commands are counted.
     is_live: AtomicBool,
@@ -89,6 +102,8 @@ struct Replica {
     violations: VecDeque<String>,
     /// The size of the journal at the last snapshot.
     snapshot_at: u64,
+    /// Size and root of the journal after some of the last entries, to compare with other replicas.
+    roots: Roots,
     /// Commands until the next check.
     unchecked: u32,
 }
@@ -210,6 +225,7 @@ impl CellMachine {
             if is_live && !records.is_empty() {
                 replica.compare();
             }
+            replica.roots.note(at.index, journal);
             match seal {
                 // The record of the seal is the first of the next segment.
                 Some(index) => self.seal(&mut replica, journal, index.saturating_sub(1))?,
@@ -304,6 +320,8 @@ impl CellMachine {
         if snapshot.state.cell().is_none_or(|(cell, _)| cell != self.cell) {
             return Err(Failure::OtherCell);
         }
+        // The state's lock before the journal's, as everywhere: a planner that still runs has both.
+        let mut replica = self.replica_mut();
         let mut journal = self.journal.write().unwrap_or_else(PoisonError::into_inner);
         let journal = journal.as_mut().ok_or(Failure::Closed)?;
         let have: Vec<SegmentRef> = journal.seals().iter().map(SegmentRef::from).collect();
@@ -315,7 +333,6 @@ impl CellMachine {
         let cursor = Cursor { log_index: at.index, term: at.term };
         journal.append(cursor, &snapshot.tail).map_err(Failure::Ledger)?;
 
-        let mut replica = self.replica_mut();
         let next = snapshot.state.next_index();
         replica.shadow = (self.checks == Checks::Always).then(|| snapshot.state.clone());
         replica.state = snapshot.state;
@@ -329,6 +346,25 @@ impl CellMachine {
     }
 }
 
+impl CellMachine {
+    /// Size and root of the journal after the entry at `entry`, if it is one of those that are
+    /// compared and not long ago.
+    pub(crate) fn root_after(&self, entry: u64) -> Option<(u64, [u8; 32])> {
+        self.replica().roots.after(entry)
+    }
+
+    /// Notes a root as if it were that after the entry at `entry`.
+    #[cfg(test)]
+    pub(crate) fn plant_root(&self, entry: u64, root: (u64, [u8; 32])) {
+        self.replica_mut().roots.plant(entry, root);
+    }
+
+    /// The newest entry whose root is known.
+    pub(crate) fn last_root(&self) -> Option<(u64, (u64, [u8; 32]))> {
+        self.replica().roots.last()
+    }
+}
+
 impl Machine for CellMachine {
     fn apply(&self, at: LogPosition, commands: &[Vec<u8>]) -> Result<Applied, MachineError> {
         Ok(self.apply_entry(at, commands)?)
@@ -336,6 +372,22 @@ impl Machine for CellMachine {
 
     fn restore(&self, at: LogPosition, snapshot: &[u8]) -> Result<(), MachineError> {
         Ok(self.restore_from(at, snapshot)?)
+    }
+
+    fn pieces(&self) -> Vec<Piece> {
+        self.segments()
+    }
+
+    fn lacks(&self, pieces: &[Piece]) -> Result<Vec<u64>, MachineError> {
+        Ok(self.lacking(pieces)?)
+    }
+
+    fn piece(&self, number: u64) -> Result<Vec<u8>, MachineError> {
+        Ok(self.segment(number)?)
+    }
+
+    fn keep(&self, piece: Piece, bytes: &[u8]) -> Result<(), MachineError> {
+        Ok(self.keep_segment(piece, bytes)?)
     }
 }
 

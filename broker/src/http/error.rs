@@ -10,6 +10,7 @@ use sublet_protocol::requests::SpecError;
 
 use crate::auth::Unauthenticated;
 use crate::error::{Chain, Error};
+use crate::raft::MembersError;
 use crate::relay::WorkloadError;
 
 /// When to come back after an answer of 429 or 503, in seconds.
@@ -149,7 +150,18 @@ impl From<Error> for ApiError {
             }
             Error::Busy => ApiError::busy("too much is waiting: try again later"),
             Error::NotLeader { .. } => {
-                ApiError::new(unavailable, "NO_LEADER", "this broker does not lead: try again")
+                let detail = "no broker leads that can be reached from here: try again";
+                ApiError::new(unavailable, "NO_LEADER", detail)
+            }
+            Error::Members(why) => {
+                let (status, code) = match why {
+                    MembersError::Missing => return ApiError::not_found(),
+                    MembersError::Exists => (StatusCode::CONFLICT, "BROKER_EXISTS"),
+                    MembersError::LastVoter => (StatusCode::CONFLICT, "LAST_VOTER"),
+                    MembersError::UnderWay => (unavailable, "CHANGE_UNDER_WAY"),
+                    MembersError::Behind => (unavailable, "BROKER_BEHIND"),
+                };
+                ApiError::new(status, code, why.to_string())
             }
             Error::Stopped => ApiError::new(unavailable, "STOPPING", "the broker is stopping"),
             Error::TooLarge => {

@@ -126,6 +126,20 @@ impl<T: FromStr<Err = IdError> + Send> FromRequestParts<App> for Id<T> {
     }
 }
 
+/// The one number in the path.
+pub(crate) struct Number(pub(crate) u64);
+
+impl FromRequestParts<App> for Number {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let mut path = path_parameters(parts, app).await?;
+        let (name, text) = path.pop().ok_or_else(ApiError::no_route)?;
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| digits).map(Number);
+        number.ok_or_else(|| ApiError::malformed("ID_INVALID", &name, "must be a whole number"))
+    }
+}
+
 /// The two ids in the path, in their order.
 pub(crate) struct Ids<A, B>(pub(crate) A, pub(crate) B);
 

@@ -7,6 +7,8 @@
 )]
 
 mod agent;
+mod brokers;
+mod failover;
 mod kill;
 mod life;
 mod restart;

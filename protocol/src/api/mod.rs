@@ -10,6 +10,7 @@
 
 mod amounts;
 mod calendar;
+mod cell;
 mod leases;
 mod ledger;
 mod offers;
@@ -29,6 +30,7 @@ mod tests;
 
 pub use amounts::{Money, OutOfRange, Whole};
 pub use calendar::{CalendarSet, CalendarView, DeferCreate};
+pub use cell::{BrokerAdd, BrokerRole, BrokerView, CellView};
 pub use leases::{
     AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen, RecallCreate, RecallView,
 };

@@ -1,5 +1,6 @@
 //! The routes, and the OpenAPI document that lists them.
 
+mod cell;
 mod clusters;
 mod health;
 mod leases;
@@ -79,6 +80,9 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(ledger::accounts))
         .routes(routes!(watch::watch))
         .routes(routes!(status::status))
+        .routes(routes!(cell::show))
+        .routes(routes!(cell::add))
+        .routes(routes!(cell::remove))
 }
 
 /// The routes that anyone may read: they show sums and no names.

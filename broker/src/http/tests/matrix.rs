@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 34] = [
+const ROUTES: [(&str, &str, &[&str]); 37] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -56,6 +56,9 @@ const ROUTES: [(&str, &str, &[&str]); 34] = [
     ("get", "/v1/ledger/state", READERS),
     ("get", "/v1/ledger/records", READERS),
     ("get", "/v1/status", READERS),
+    ("get", "/v1/cell", &["auditor", "cell auditor", "operator"]),
+    ("post", "/v1/cell/brokers", &["operator"]),
+    ("delete", "/v1/cell/brokers/{broker}", &["operator"]),
 ];
 
 /// Routes that are slow or never end: only their refusals are tried by every caller.
@@ -74,6 +77,7 @@ fn concrete(path: &str) -> String {
         .replace("{model}", "a100")
         .replace("{request}", "r-00000000000000000000000001")
         .replace("{lease}", "l-00000000000000000000000001")
+        .replace("{broker}", "9")
         .replace("{id}", "l-00000000000000000000000001")
 }
 

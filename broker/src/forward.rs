@@ -1,0 +1,289 @@
+//! What one broker of a cell asks another: to do what only a leader can do, and how it is.
+//!
+//! The broker that a caller talks to has checked who calls; the other one believes it, as a broker of
+//! its own cell. Nothing that only agents or the leader itself may ask is taken this way.
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sublet_protocol::codec::{self, COMMAND_MAX, Format};
+use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
+
+use crate::cell::Parts;
+use crate::error::{Chain, Error};
+use crate::raft::{self, AskHandler, Endpoint};
+
+/// Room round a command for who asks and under which key.
+const ROOM: usize = 64 * 1_024;
+/// How long a leader may take to change the members: the new one copies the ledger meanwhile.
+pub(crate) const MEMBERS_PATIENCE: Duration = Duration::from_secs(8);
+
+/// A question.
+#[allow(clippy::large_enum_variant, reason = "one at a time, sent at once, never stored")]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Question {
+    /// Propose this.
+    Propose { actor: Actor, key: Option<IdempotencyKey>, command: Command },
+    /// Take a node in.
+    Add { node: u64, peer: String, api: String },
+    /// Take a node out.
+    Remove { node: u64 },
+    /// Say how you are.
+    Report,
+    /// The root of the ledger after the entry at this place of the log.
+    Root { entry: u64 },
+}
+
+/// An answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// What became of a command, and which entry of the log it was.
+    Proposed { outcome: Outcome, entry: u64 },
+    /// The members are as they were to be.
+    Changed,
+    /// How a broker is.
+    Report(Report),
+    /// Size and root of the ledger there; nothing if it is not known (any more).
+    Root(Option<(u64, [u8; 32])>),
+    /// It was not done.
+    Failed(Failure),
+}
+
+/// How a broker is, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Its program's version.
+    pub(crate) version: String,
+    /// The entry it applied last.
+    pub(crate) applied: Option<u64>,
+    /// Records in its ledger.
+    pub(crate) records: u64,
+    /// The ledger's root.
+    pub(crate) root: [u8; 32],
+}
+
+/// Why something was not done.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Failure {
+    /// The broker does not lead.
+    NotLeader(Option<u64>),
+    /// Too much waits.
+    Busy,
+    /// It may have been done.
+    Unknown,
+    /// The command is too large.
+    TooLarge,
+    /// The broker stops.
+    Stopped,
+    /// The members cannot be changed so.
+    Members(MembersFailure),
+    /// Anything else; the broker's log says what.
+    Internal,
+}
+
+/// [`raft::MembersError`] as it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum MembersFailure {
+    Exists,
+    Missing,
+    LastVoter,
+    UnderWay,
+    Behind,
+}
+
+impl Format for Question {
+    const WHAT: &'static str = "question of a broker";
+    const VERSION: u8 = 1;
+    const MAX: usize = COMMAND_MAX + ROOM;
+}
+
+impl Format for Answer {
+    const WHAT: &'static str = "answer of a broker";
+    const VERSION: u8 = 1;
+    const MAX: usize = COMMAND_MAX + ROOM;
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::NotLeader { leader } => Self::NotLeader(*leader),
+            Error::Busy => Self::Busy,
+            Error::Unknown => Self::Unknown,
+            Error::TooLarge => Self::TooLarge,
+            Error::Stopped => Self::Stopped,
+            Error::Members(why) => Self::Members(match why {
+                raft::MembersError::Exists => MembersFailure::Exists,
+                raft::MembersError::Missing => MembersFailure::Missing,
+                raft::MembersError::LastVoter => MembersFailure::LastVoter,
+                raft::MembersError::UnderWay => MembersFailure::UnderWay,
+                raft::MembersError::Behind => MembersFailure::Behind,
+            }),
+            other => {
+                tracing::error!(error = %Chain(other), "what another broker asked failed");
+                Self::Internal
+            }
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::NotLeader(leader) => Self::NotLeader { leader },
+            Failure::Busy => Self::Busy,
+            // That it failed does not say that it was not done.
+            Failure::Unknown | Failure::Internal => Self::Unknown,
+            Failure::TooLarge => Self::TooLarge,
+            // The one that stops is the other broker: there will be another leader.
+            Failure::Stopped => Self::NotLeader { leader: None },
+            Failure::Members(why) => Self::Members(match why {
+                MembersFailure::Exists => raft::MembersError::Exists,
+                MembersFailure::Missing => raft::MembersError::Missing,
+                MembersFailure::LastVoter => raft::MembersError::LastVoter,
+                MembersFailure::UnderWay => raft::MembersError::UnderWay,
+                MembersFailure::Behind => raft::MembersError::Behind,
+            }),
+        }
+    }
+}
+
+/// The cell that answers, once it is there.
+#[derive(Clone, Default)]
+pub(crate) struct Answering(Arc<OnceLock<Weak<Parts>>>);
+
+impl Answering {
+    /// From now on questions are answered.
+    pub(crate) fn begin(&self, parts: &Arc<Parts>) {
+        // A cell is opened once.
+        let _set = self.0.set(Arc::downgrade(parts));
+    }
+
+    /// What the replication layer asks.
+    pub(crate) fn handler(&self) -> AskHandler {
+        let answering = self.clone();
+        AskHandler::new(move |bytes| {
+            let parts = answering.0.get().and_then(Weak::upgrade);
+            Box::pin(async move {
+                let answer = match parts {
+                    Some(parts) => parts.answer(&bytes).await,
+                    None => Answer::Failed(Failure::NotLeader(None)),
+                };
+                // An answer that cannot be written is none: the other side takes it for unknown.
+                codec::encode(&answer).unwrap_or_default()
+            })
+        })
+    }
+}
+
+impl Parts {
+    /// Answers another broker.
+    async fn answer(&self, question: &[u8]) -> Answer {
+        let question = match codec::decode(question) {
+            Ok(question) => question,
+            Err(error) => {
+                tracing::warn!(error = %Chain(&error), "a broker's question cannot be read");
+                return Answer::Failed(Failure::Internal);
+            }
+        };
+        let done = match question {
+            Question::Propose { actor: Actor::Leader | Actor::Agent { .. }, .. } => {
+                tracing::error!("another broker asked for what is not its to ask");
+                return Answer::Failed(Failure::Internal);
+            }
+            Question::Propose { actor, key, command } => {
+                let term = self.raft.leadership().borrow().term;
+                let proposed = self.propose_at(actor, key, command, term).await;
+                proposed.map(|(outcome, entry)| Answer::Proposed { outcome, entry })
+            }
+            Question::Add { .. } | Question::Remove { .. } => {
+                self.change_members_here(&question).await.map(|()| Answer::Changed)
+            }
+            Question::Report => self.report().map(Answer::Report),
+            Question::Root { entry } => Ok(Answer::Root(self.machine.root_after(entry))),
+        };
+        done.unwrap_or_else(|error| Answer::Failed(Failure::from(&error)))
+    }
+
+    /// How this broker is.
+    pub(crate) fn report(&self) -> Result<Report, Error> {
+        let head = self.journal(|journal| Ok(journal.head()))?;
+        Ok(Report {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            applied: self.raft.status().applied.map(|at| at.index),
+            records: head.size,
+            root: *head.root.as_bytes(),
+        })
+    }
+
+    /// Asks the leader.
+    ///
+    /// # Errors
+    /// [`Error::NotLeader`], [`Error::Busy`]: it was not done. [`Error::Unknown`]: it may have been.
+    pub(crate) async fn ask_leader(&self, question: &Question) -> Result<Answer, Error> {
+        let bytes = codec::encode(question).map_err(|_| Error::TooLarge)?;
+        read(&self.raft.ask_leader(bytes).await?)
+    }
+
+    /// Asks the broker `node`.
+    ///
+    /// # Errors
+    /// As [`Parts::ask_leader`].
+    pub(crate) async fn ask_node(&self, node: u64, question: &Question) -> Result<Answer, Error> {
+        let bytes = codec::encode(question).map_err(|_| Error::TooLarge)?;
+        read(&self.raft.ask_node(node, bytes).await?)
+    }
+
+    /// Has the leader propose a command, and waits until what it became can be read here.
+    pub(crate) async fn forward(
+        &self,
+        actor: Actor,
+        key: Option<IdempotencyKey>,
+        command: Command,
+    ) -> Result<Outcome, Error> {
+        match self.ask_leader(&Question::Propose { actor, key, command }).await? {
+            Answer::Proposed { outcome, entry } => {
+                // It is done, whatever is the matter here: asked again the caller hears the same.
+                self.raft.wait_applied(entry).await.map_err(|_| Error::Unknown)?;
+                Ok(outcome)
+            }
+            Answer::Changed | Answer::Report(_) | Answer::Root(_) | Answer::Failed(_) => {
+                Err(Error::Unknown)
+            }
+        }
+    }
+
+    /// Changes the members as their leader.
+    pub(crate) async fn change_members_here(&self, question: &Question) -> Result<(), Error> {
+        let changed = match question {
+            Question::Add { node, peer, api } => {
+                let endpoint = Endpoint { peer: peer.clone(), api: api.clone() };
+                self.raft.add_member(*node, endpoint, MEMBERS_PATIENCE).await
+            }
+            Question::Remove { node } => self.raft.remove_member(*node, MEMBERS_PATIENCE).await,
+            Question::Propose { .. } | Question::Report | Question::Root { .. } => Ok(()),
+        };
+        Ok(changed?)
+    }
+
+    /// Has the leader change the members.
+    pub(crate) async fn change_members(&self, question: &Question) -> Result<(), Error> {
+        match self.ask_leader(question).await? {
+            Answer::Changed => Ok(()),
+            Answer::Proposed { .. } | Answer::Report(_) | Answer::Root(_) | Answer::Failed(_) => {
+                Err(Error::Unknown)
+            }
+        }
+    }
+}
+
+fn read(answer: &[u8]) -> Result<Answer, Error> {
+    match codec::decode(answer) {
+        Ok(Answer::Failed(failure)) => Err(failure.into()),
+        Ok(answer) => Ok(answer),
+        Err(error) => {
+            tracing::warn!(error = %Chain(&error), "a broker's answer cannot be read");
+            Err(Error::Unknown)
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The brokers of the cell, for its operators.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use crate::cell::Cell;
+use crate::error::Error;
+use crate::forward::{Answer, Question};
+use crate::raft::{self, Endpoint, Role};
+
+/// How long a broker may take to say how it is.
+const REPORT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a change of the members waits for a leader.
+const LEADER_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks for one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A broker of the cell.
+#[derive(Debug, Clone)]
+pub struct Broker {
+    /// What the cell's members say of it.
+    pub member: raft::Member,
+    /// What it says of itself; nothing if it does not answer.
+    pub health: Option<Health>,
+}
+
+/// How a broker is, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Its program's version.
+    pub version: String,
+    /// The entry of the log that it applied last.
+    pub applied: Option<u64>,
+    /// Records in its ledger.
+    pub records: u64,
+    /// The ledger's root.
+    pub root: [u8; 32],
+}
+
+impl Cell {
+    /// The brokers of the cell, each asked how it is. One that does not answer within two seconds
+    /// has no health.
+    pub async fn brokers(&self) -> Vec<Broker> {
+        let members = self.status().members;
+        join_all(members.into_iter().map(|member| async {
+            let health = self.health(member.node_id).await;
+            Broker { member, health }
+        }))
+        .await
+    }
+
+    async fn health(&self, node: u64) -> Option<Health> {
+        let parts = self.parts();
+        let report = if node == self.status().node_id {
+            parts.report().ok()?
+        } else {
+            let asked = parts.ask_node(node, &Question::Report);
+            match tokio::time::timeout(REPORT_PATIENCE, asked).await {
+                Ok(Ok(Answer::Report(report))) => report,
+                Ok(_) | Err(_) => return None,
+            }
+        };
+        let crate::forward::Report { version, applied, records, root } = report;
+        Some(Health { version, applied, records, root })
+    }
+
+    /// Takes a broker in: it copies the log, then it votes. Asked again it goes on where it was.
+    ///
+    /// # Errors
+    /// [`Error::Members`] says why it cannot be done, or not yet; [`Error::NotLeader`],
+    /// [`Error::Unknown`].
+    pub async fn add_broker(&self, node: u64, endpoint: Endpoint) -> Result<(), Error> {
+        let Endpoint { peer, api } = endpoint;
+        self.change(&Question::Add { node, peer, api }).await
+    }
+
+    /// Takes a broker out of the cell.
+    ///
+    /// # Errors
+    /// As [`Cell::add_broker`].
+    pub async fn remove_broker(&self, node: u64) -> Result<(), Error> {
+        self.change(&Question::Remove { node }).await
+    }
+
+    async fn change(&self, question: &Question) -> Result<(), Error> {
+        let give_up = tokio::time::Instant::now() + LEADER_PATIENCE;
+        loop {
+            let changed = match self.status().role {
+                Role::Leader => self.parts().change_members_here(question).await,
+                Role::Learner | Role::Follower | Role::Candidate | Role::Stopped => {
+                    self.parts().change_members(question).await
+                }
+            };
+            match changed {
+                Err(Error::NotLeader { .. }) if tokio::time::Instant::now() < give_up => {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                changed => return changed,
+            }
+        }
+    }
+}

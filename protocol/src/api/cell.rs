@@ -1,0 +1,77 @@
+//! The brokers of a cell, for its operators.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::CellId;
+
+/// A cell and its brokers, as one of them sees them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CellView {
+    /// Its name; none before it is founded, or taken in.
+    pub cell: Option<CellId>,
+    /// The broker that answered.
+    pub broker: u64,
+    /// Which broker leads, as far as this one knows.
+    pub leader: Option<u64>,
+    /// The term of that leader.
+    pub term: u64,
+    /// All brokers, by number.
+    pub brokers: Vec<BrokerView>,
+}
+
+/// What a broker is to its cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum BrokerRole {
+    /// It leads.
+    Leader,
+    /// It votes.
+    Voter,
+    /// It copies the log and does not vote (yet).
+    Learner,
+}
+
+/// A broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BrokerView {
+    /// Its number.
+    pub id: u64,
+    /// What it is to its cell.
+    pub role: BrokerRole,
+    /// Where other brokers find it.
+    pub peer: String,
+    /// The URL of its API; empty if it was not told.
+    pub api: String,
+    /// Whether it answered the broker that was asked.
+    pub reached: bool,
+    /// Its program's version, if it answered.
+    pub version: Option<String>,
+    /// The entry of the log that it applied last, if it answered.
+    pub applied: Option<u64>,
+    /// Entries that it has not applied and the furthest broker that answered has.
+    pub lag: Option<u64>,
+    /// Records in its ledger, if it answered.
+    pub records: Option<u64>,
+    /// Root of its ledger in hexadecimal digits, if it answered. Brokers with as many records have the
+    /// same root.
+    pub root: Option<String>,
+}
+
+/// A broker to be taken in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BrokerAdd {
+    /// Its number. A broker with a new disk has a new number.
+    pub id: u64,
+    /// Where other brokers find it, as `host:port`.
+    pub peer: String,
+    /// The URL of its API, as `http://host:port`, for callers who are told who leads.
+    #[serde(default)]
+    pub api: String,
+}
