@@ -1,6 +1,7 @@
 //! The command line: one file per noun, flags and exit codes here.
 
 mod amounts;
+mod cell;
 mod cluster;
 mod dev;
 mod events;
@@ -12,6 +13,7 @@ mod offers;
 mod policy;
 mod price;
 mod quota;
+mod server;
 mod status;
 mod tenant;
 mod token;
@@ -45,6 +47,11 @@ struct Cli {
 enum Command {
     /// Run everything on this machine with simulated GPUs: broker, clusters, tenants, load.
     Dev(dev::Dev),
+    /// Run one broker of a cell.
+    Server(server::Server),
+    /// Found a cell; show, add, replace and remove its brokers.
+    #[command(subcommand)]
+    Cell(cell::Cell),
     /// Show idle GPUs that can be leased now.
     Offers(offers::Offers),
     /// Plan, ask for, use and end leases.
@@ -117,6 +124,8 @@ fn run(cli: Cli) -> Outcome<Exit> {
     let context = Context::new(cli.global);
     match cli.command {
         Command::Dev(dev) => return dev.run(&context),
+        Command::Server(server) => return server.run(),
+        Command::Cell(cell) => return cell.run(&context),
         Command::Lease(lease) => return lease.run(&context),
         Command::Ledger(ledger) => return ledger.run(&context),
         Command::Offers(offers) => offers.run(&context)?,

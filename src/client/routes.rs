@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 use sublet_protocol::api::{
-    AccountView, CalendarSet, CalendarView, ClusterCreate, ClusterView, LeaseView, LedgerState,
-    NodeRemoved, NodeView, OfferPage, ParentSet, ParentView, PlanView, PriceSet, PriceView,
-    QuotaSet, QuotaView, RecallCreate, RecallView, RequestView, StatusView, TenantCreate,
-    TenantView, TermsSet, TermsView, VerifyView, WhyView,
+    AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, ClusterCreate, ClusterView,
+    LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage, ParentSet, ParentView, PlanView,
+    PriceSet, PriceView, QuotaSet, QuotaView, RecallCreate, RecallView, RequestView, StatusView,
+    TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use ureq::http::Method;
@@ -32,6 +32,21 @@ impl Client {
     /// What would happen to this request.
     pub(crate) fn plan(&self, request: &Value) -> Outcome<PlanView> {
         self.ask("/v1/plan", request)
+    }
+
+    /// The brokers of the cell.
+    pub(crate) fn cell(&self) -> Outcome<CellView> {
+        self.get("/v1/cell")
+    }
+
+    /// Takes a broker in; temporary trouble while it copies the log.
+    pub(crate) fn add_broker(&self, broker: &BrokerAdd) -> Outcome<CellView> {
+        self.change(&Method::POST, "/v1/cell/brokers", Some(broker))
+    }
+
+    /// Takes a broker out.
+    pub(crate) fn remove_broker(&self, id: u64) -> Outcome<CellView> {
+        self.change(&Method::DELETE, &format!("/v1/cell/brokers/{id}"), NOTHING)
     }
 
     /// Asks for capacity.

@@ -57,7 +57,8 @@ pub(crate) struct Trace {
 
 /// Runs until it is told to stop, or its time is over.
 pub(crate) fn run(settings: &Settings) -> Outcome<Exit> {
-    init_log();
+    // openraft warns of the usual course of an election.
+    crate::logging::init("warn,openraft=error");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         Failure::new(Exit::Failed, "cannot start worker threads").because(error)
@@ -66,16 +67,4 @@ pub(crate) fn run(settings: &Settings) -> Outcome<Exit> {
     // Tasks that still wind down must not hold up the end.
     runtime.shutdown_background();
     result
-}
-
-/// Logs go to standard error; `SUBLET_LOG` says which, as `sublet_broker=debug`. openraft warns of the
-/// usual course of an election.
-fn init_log() {
-    let wanted = std::env::var("SUBLET_LOG").unwrap_or_else(|_| "warn,openraft=error".to_owned());
-    let filter = tracing_subscriber::EnvFilter::new(wanted);
-    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_terminal);
-    let log = log.with_writer(std::io::stderr);
-    // A second logger in one process is refused; then the first one stays.
-    let _ = log.try_init();
 }

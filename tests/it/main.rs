@@ -8,6 +8,8 @@
 )]
 
 mod bad_input;
+mod brokers;
+mod cell;
 mod crash;
 mod dev;
 mod shell;

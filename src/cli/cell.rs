@@ -1,0 +1,163 @@
+//! `sublet cell`: the brokers of a cell.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use sublet_protocol::api::{BrokerAdd, BrokerRole, CellView};
+use sublet_protocol::units::Seconds;
+
+use super::global::Context;
+use crate::client::Client;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::{self, Column, Table};
+use crate::units::parse_seconds;
+
+/// Between two questions whether a broker has caught up.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Found a cell; show, add, replace and remove its brokers.
+#[derive(Debug, Subcommand)]
+pub(super) enum Cell {
+    /// Found a cell of the one broker that a configuration describes.
+    Init(Init),
+    /// Show who leads, who lags behind, versions and roots of the ledgers.
+    Status,
+    /// Take a running broker in: it copies the log, then it votes.
+    Join(Join),
+    /// Take a broker in and another one out. The new one has a number of its own.
+    Replace(Replace),
+    /// Take a broker out. Its number is not used again.
+    Remove(Remove),
+}
+
+/// Found a cell.
+#[derive(Debug, Args)]
+pub(super) struct Init {
+    /// The configuration of its first broker.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Take a broker in.
+#[derive(Debug, Args)]
+pub(super) struct Join {
+    /// Its number, as in its configuration.
+    #[arg(long, value_name = "N")]
+    id: u64,
+    /// Where other brokers find it, as host:port.
+    #[arg(long, value_name = "ADDRESS")]
+    peer: String,
+    /// The URL of its API.
+    #[arg(long, value_name = "URL", default_value = "")]
+    api: String,
+    /// How long it may take to catch up.
+    #[arg(long, value_parser = parse_seconds, default_value = "10min", value_name = "SPAN")]
+    timeout: Seconds,
+}
+
+/// Take a broker in for another one.
+#[derive(Debug, Args)]
+pub(super) struct Replace {
+    /// The number of the one that goes.
+    #[arg(long, value_name = "N")]
+    old: u64,
+    #[command(flatten)]
+    new: Join,
+}
+
+/// Take a broker out.
+#[derive(Debug, Args)]
+pub(super) struct Remove {
+    /// Its number.
+    #[arg(long, value_name = "N")]
+    id: u64,
+}
+
+impl Cell {
+    /// Does it.
+    pub(super) fn run(self, context: &Context) -> Outcome<Exit> {
+        let view = match self {
+            Cell::Init(Init { config }) => return crate::server::init(&config),
+            Cell::Status => context.client()?.cell()?,
+            Cell::Join(join) => join.run(&context.client()?)?,
+            Cell::Replace(Replace { old, new }) => {
+                let client = context.client()?;
+                if new.id == old {
+                    let what = "the new broker needs a number of its own";
+                    return Err(Failure::usage(what)
+                        .because("a number stands for one disk and the votes written on it"));
+                }
+                new.run(&client)?;
+                client.remove_broker(old)?
+            }
+            Cell::Remove(Remove { id }) => context.client()?.remove_broker(id)?,
+        };
+        show(context, &view)?;
+        Ok(Exit::Done)
+    }
+}
+
+impl Join {
+    /// Asks until the broker votes.
+    fn run(&self, client: &Client) -> Outcome<CellView> {
+        let give_up = Instant::now() + Duration::from_secs(self.timeout.get());
+        let broker = BrokerAdd { id: self.id, peer: self.peer.clone(), api: self.api.clone() };
+        let mut is_told = false;
+        loop {
+            match client.add_broker(&broker) {
+                Err(failure) if failure.exit() == Exit::Temporary && Instant::now() < give_up => {
+                    if !is_told {
+                        output::note(&format!("waiting for broker {}: {failure}", self.id));
+                        is_told = true;
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+fn show(context: &Context, view: &CellView) -> Outcome<()> {
+    let columns = [
+        Column::number("BROKER"),
+        Column::text("ROLE"),
+        Column::text("REACHED"),
+        Column::number("LAG"),
+        Column::number("APPLIED"),
+        Column::number("RECORDS"),
+        Column::text("ROOT"),
+        Column::text("VERSION"),
+        Column::text("PEER"),
+        Column::text("API").wide(),
+    ];
+    let mut table = Table::new(&columns, "no cell has taken this broker in yet");
+    let number = |value: Option<u64>| value.map_or_else(|| "?".to_owned(), |v| v.to_string());
+    for broker in &view.brokers {
+        let role = match broker.role {
+            BrokerRole::Leader => "leader",
+            BrokerRole::Voter => "voter",
+            BrokerRole::Learner => "learner",
+        };
+        table.row([
+            broker.id.to_string(),
+            role.to_owned(),
+            if broker.reached { "yes" } else { "no" }.to_owned(),
+            number(broker.lag),
+            number(broker.applied),
+            number(broker.records),
+            broker.root.as_deref().map_or("?", |root| root.get(..16).unwrap_or(root)).to_owned(),
+            broker.version.clone().unwrap_or_else(|| "?".to_owned()),
+            broker.peer.clone(),
+            broker.api.clone(),
+        ]);
+    }
+    let cell = view.cell.map_or_else(|| "not founded".to_owned(), |cell| cell.to_string());
+    let leader = view.leader.map_or_else(|| "nobody".to_owned(), |id| format!("broker {id}"));
+    table.footer(format!(
+        "cell {cell}, as broker {} sees it: {leader} leads in term {}",
+        view.broker, view.term
+    ));
+    context.printer.list(view, &table)
+}

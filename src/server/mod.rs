@@ -1,0 +1,160 @@
+//! `sublet server` and `sublet cell init`: one broker of a cell, as its configuration file says.
+//!
+//! The broker has the consensus log, the ledger, the HTTP API and the port for other brokers. Agents
+//! reach it in the same process only (`sublet dev`): a server has no link for them yet.
+
+mod config;
+
+use std::path::Path;
+
+use sublet_broker::auth::{KeySet, Verifier};
+use sublet_broker::http::{self, Server};
+use sublet_broker::raft::{Begin, Role};
+use sublet_broker::{Cell, Config};
+use sublet_protocol::policy::Policy;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output;
+use config::Settings;
+
+/// Runs the broker until it is told to stop.
+pub(crate) fn run(file: &Path) -> Outcome<Exit> {
+    let settings = Settings::read(file)?;
+    crate::logging::init("info,openraft=error,raft_log=warn");
+    block_on(serve(settings))
+}
+
+/// Founds a cell of the one broker that `file` describes. Its data folder must be empty.
+pub(crate) fn init(file: &Path) -> Outcome<Exit> {
+    let settings = Settings::read(file)?;
+    crate::logging::init("warn,openraft=error");
+    if settings.holds_a_broker() {
+        let what = format!("{} holds a broker of a cell already", settings.data_dir.display());
+        return Err(Failure::new(Exit::Refused, what)
+            .hint("start it: sublet server --config …")
+            .hint("to found another cell, name another folder as `data_dir`"));
+    }
+    block_on(found(settings))
+}
+
+fn block_on(work: impl Future<Output = Outcome<Exit>>) -> Outcome<Exit> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Failure::new(Exit::Failed, "cannot start worker threads").because(error)
+    })?;
+    let result = runtime.block_on(work);
+    // Tasks that still wind down must not hold up the end.
+    runtime.shutdown_background();
+    result
+}
+
+/// The cell's settings, without a word on what an empty folder means.
+fn cell_config(settings: &Settings, begin: Begin) -> Config {
+    let mut config = Config::new(settings.cell);
+    config.node_id = settings.broker;
+    config.data_dir = Some(settings.data_dir.clone());
+    config.peers = Some(settings.peers());
+    config.begin = begin;
+    config.policy = Policy::default();
+    config
+}
+
+async fn found(settings: Settings) -> Outcome<Exit> {
+    let opened = Cell::open(cell_config(&settings, Begin::Found)).await;
+    let cell = opened.map_err(|error| broken("cannot found the cell", &error))?;
+    cell.shutdown().await;
+    let (name, broker) = (settings.cell, settings.broker);
+    output::print(&format!(
+        "cell {name} has been founded; its only broker is {broker}, in {}\n",
+        settings.data_dir.display()
+    ))?;
+    Ok(Exit::Done)
+}
+
+async fn serve(settings: Settings) -> Outcome<Exit> {
+    let failure = |error| Failure::new(Exit::Failed, "cannot listen for signals").because(error);
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failure)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failure)?;
+    let verifier = Verifier::new(keys(&settings)?, &settings.issuer, &settings.audience);
+    let opened = Cell::open(cell_config(&settings, Begin::Wait)).await;
+    let cell = opened.map_err(|error| broken("cannot start the broker", &error))?;
+    let server = match listen(&settings, &cell, verifier).await {
+        Ok(server) => server,
+        Err(failure) => {
+            cell.shutdown().await;
+            return Err(failure);
+        }
+    };
+    announce(&settings, &cell, &server)?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!("stopping: no new calls; once more to stop at once");
+    let finish = async {
+        server.shutdown().await;
+        cell.shutdown().await;
+    };
+    tokio::select! {
+        () = finish => Ok(Exit::Done),
+        _ = interrupt.recv() => Err(stopped_at_once()),
+        _ = terminate.recv() => Err(stopped_at_once()),
+    }
+}
+
+fn stopped_at_once() -> Failure {
+    Failure::new(Exit::Interrupted, "stopped at once; nothing that was acknowledged is lost")
+}
+
+fn keys(settings: &Settings) -> Outcome<KeySet> {
+    let mut keys = KeySet::default();
+    for (id, path) in &settings.keys {
+        let failure = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("cannot use the public key {} in {}", id, path.display()))
+                .because(error)
+        };
+        let pem = std::fs::read(path).map_err(|error| failure(&error))?;
+        keys.add_pem(*id, &pem).map_err(|error| failure(&error))?;
+    }
+    Ok(keys)
+}
+
+async fn listen(settings: &Settings, cell: &Cell, verifier: Verifier) -> Outcome<Server> {
+    let metrics = http::install_metrics().ok();
+    let config = http::Config { bind: settings.api_listen, verifier, metrics };
+    http::serve(cell.clone(), config).await.map_err(|error| {
+        Failure::new(Exit::Failed, format!("cannot listen on {}", settings.api_listen))
+            .because(error)
+    })
+}
+
+fn announce(settings: &Settings, cell: &Cell, server: &Server) -> Outcome<()> {
+    let peers = cell.listens().map(|address| address.to_string()).unwrap_or_default();
+    output::print(&format!(
+        "sublet server: broker {} of cell {}\n  API: http://{}\n  for brokers: {peers}\n",
+        settings.broker,
+        settings.cell,
+        server.address(),
+    ))?;
+    let status = cell.status();
+    if status.members.is_empty() && status.role != Role::Leader {
+        output::note(&format!(
+            "  no cell has taken it in yet; on a broker of the cell: \
+             sublet cell join --id {} --peer {} --api {}",
+            settings.broker, settings.address, settings.url
+        ));
+    }
+    Ok(())
+}
+
+/// Something inside failed: with the whole chain of causes.
+fn broken(what: &str, error: &dyn std::error::Error) -> Failure {
+    let mut failure = Failure::new(Exit::Failed, what).because(error);
+    let mut next = error.source();
+    while let Some(cause) = next {
+        failure = failure.because(cause);
+        next = cause.source();
+    }
+    failure
+}

@@ -1,0 +1,91 @@
+//! A cell of three brokers as its operator sees it.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::brokers::Brokers;
+use crate::support::wait_for;
+
+/// Creates a tenant through broker `id`, asking again as long as there is no leader.
+fn create(brokers: &Brokers, id: u64, tenant: &str) -> Duration {
+    let begun = Instant::now();
+    wait_for("a change", || {
+        let done = brokers.sublet(id, &["tenant", "create", tenant]);
+        // The tenant is there: an earlier try was done, and its answer lost.
+        (done.code == 0 || done.err.contains("TENANT_EXISTS")).then_some(())
+    });
+    begun.elapsed()
+}
+
+#[test]
+fn three_brokers_go_on_when_their_leader_is_killed_or_stands_still() {
+    let mut brokers = Brokers::formed();
+    let mut known = Vec::new();
+    for (number, id) in (0..6).zip([1, 2, 3].into_iter().cycle()) {
+        let tenant = format!("t{number}");
+        brokers.ok(id, &["tenant", "create", &tenant]);
+        known.push(tenant);
+        // Each broker sees what was acknowledged by another.
+        let seen = brokers.tenants(brokers.other_than(&[id]));
+        assert!(known.iter().all(|tenant| seen.contains(tenant)), "{known:?} {seen:?}");
+    }
+    brokers.agree(1);
+
+    let leader = brokers.leader(1, None);
+    let other = brokers.other_than(&[leader]);
+    brokers.kill(leader);
+    let took = create(&brokers, other, "after-kill");
+    println!("after kill -9 of the leader the next change took {took:?}");
+    let new = brokers.leader(other, Some(leader));
+    brokers.start(leader);
+    brokers.agree(other);
+    let seen = brokers.tenants(leader);
+    assert!(seen.contains("after-kill") && known.iter().all(|tenant| seen.contains(tenant)));
+
+    brokers.signal(new, Signal::SIGSTOP);
+    let other = brokers.other_than(&[new]);
+    let took = create(&brokers, other, "after-stop");
+    println!("after the leader stood still the next change took {took:?}");
+    brokers.signal(new, Signal::SIGCONT);
+    brokers.agree(other);
+    assert!(brokers.tenants(new).contains("after-stop"));
+}
+
+#[test]
+fn a_leader_that_is_cut_off_acknowledges_nothing_and_the_others_go_on() {
+    let brokers = Brokers::formed();
+    brokers.ok(1, &["tenant", "create", "before"]);
+    let leader = brokers.leader(1, None);
+    let other = brokers.other_than(&[leader]);
+    brokers.cut_off(leader);
+    create(&brokers, other, "majority");
+    // It may still take itself for the leader; it neither changes nor reads.
+    for arguments in [&["tenant", "create", "minority"][..], &["tenant", "list"]] {
+        let done = brokers.sublet(leader, arguments);
+        assert_eq!(done.code, 75, "{done:#?}");
+    }
+    let seen = brokers.status(other);
+    let cut = seen["brokers"].as_array().unwrap().iter().find(|broker| broker["id"] == leader);
+    assert_eq!(cut.unwrap()["reached"], false);
+    brokers.heal();
+    brokers.agree(other);
+    let seen = brokers.tenants(leader);
+    assert!(seen.contains("before") && seen.contains("majority"), "{seen:?}");
+}
+
+#[test]
+fn a_cell_is_founded_once_and_a_server_without_one_waits() {
+    let mut brokers = Brokers::new();
+    brokers.start(2);
+    let waiting = brokers.status(2);
+    assert_eq!(
+        (&waiting["cell"], &waiting["leader"]),
+        (&serde_json::Value::Null, &waiting["cell"])
+    );
+    assert_eq!(waiting["brokers"].as_array().unwrap().len(), 0);
+    let done = brokers.sublet(2, &["tenant", "list"]);
+    assert_eq!(done.code, 75, "{done:#?}");
+    brokers.found(0);
+    brokers.found(5);
+}
