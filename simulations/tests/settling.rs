@@ -8,10 +8,11 @@
 //!
 //! Every mix of four requests of three tenants on three GPUs, in every order in which they can come and
 //! the agents can answer, flat and in a tree; in groups that take back what they have lent, a sample of
-//! the mixes, since there are eighteen times as many; larger cells at random.
+//! the mixes, since there are eighteen times as many, and where quota is scarcer than GPUs as well;
+//! larger cells at random.
 //!
-//! A build with optimisation looks at all mixes, and at every 41st where something is taken back; one
-//! without at every 97th and 2,999th. `SUBLET_SETTLE_STEP=1` looks at all of the latter, too;
+//! A build with optimisation looks at all mixes, and at every 41st where something is taken back or quota
+//! is scarce; one without at every 97th, 2,999th and 1,499th. `SUBLET_SETTLE_STEP=1` looks at all of the latter, too;
 //! `SUBLET_SETTLE=N` walks at random through N states.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
@@ -41,6 +42,8 @@ const CLASSES: [Class; 3] = [Class::Experiment, Class::Batch, Class::Latency];
 enum Org {
     /// Each with more quota than there is.
     Flat,
+    /// Each with these thirds of the GPUs as its quota, and no more.
+    Alone([u64; 3]),
     /// In one group, each with these thirds of the GPUs of its own and the right to borrow the rest;
     /// members take back what they have lent as the group says.
     Group([u64; 3], Reclaim),
@@ -63,6 +66,28 @@ const LENDING: [Org; 8] = [
     Org::Nested([1, 1, 1], Reclaim::Any),
     Org::Nested([0, 2, 1], Reclaim::Any),
 ];
+
+/// Where quota is scarcer than GPUs: requests end leases for quota alone.
+const SCARCE: [Org; 7] = [
+    Org::Alone([2, 2, 2]),
+    Org::Group([1, 1, 0], Reclaim::Never),
+    Org::Group([1, 1, 0], Reclaim::LowerPriority),
+    Org::Group([1, 1, 0], Reclaim::Any),
+    Org::Group([2, 0, 0], Reclaim::Any),
+    Org::Nested([1, 1, 0], Reclaim::Any),
+    Org::Nested([0, 1, 1], Reclaim::Any),
+];
+
+impl Org {
+    /// The most GPUs of so many that a tenant may ever hold.
+    fn most(self, gpus: u64, tenant: usize) -> u64 {
+        match self {
+            Org::Flat => gpus * 4,
+            Org::Alone(own) => gpus / 3 * own[tenant],
+            Org::Group(own, _) | Org::Nested(own, _) => gpus / 3 * own.iter().sum::<u64>(),
+        }
+    }
+}
 
 /// What one request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,11 +182,19 @@ struct Cell {
     preemptions: usize,
     /// Preemptions of a lease whose tier is not below that of the request.
     taken_back: usize,
+    /// Preemptions for quota alone: the request is kept GPUs that are free.
+    for_quota: usize,
 }
 
 impl Cell {
     fn new(org: Org, gpus: u64) -> Cell {
-        let mut cell = Cell { state: State::default(), commands: 0, preemptions: 0, taken_back: 0 };
+        let mut cell = Cell {
+            state: State::default(),
+            commands: 0,
+            preemptions: 0,
+            taken_back: 0,
+            for_quota: 0,
+        };
         let preemption = PreemptionPolicy {
             per_request: u32::MAX,
             pauses: vec![],
@@ -185,6 +218,7 @@ impl Cell {
         for number in 0..3 {
             let (parent, own) = match org {
                 Org::Flat => (None, gpus * 4),
+                Org::Alone(own) => (None, gpus / 3 * own[number]),
                 Org::Group(own, _) => (Some(group), gpus / 3 * own[number]),
                 Org::Nested(own, _) if number == 0 => (Some(group), gpus / 3 * own[0]),
                 Org::Nested(own, _) => (Some(inner), gpus / 3 * own[number]),
@@ -233,6 +267,13 @@ impl Cell {
         let is_preemption = |group: &&PlanGroup| matches!(group, PlanGroup::Preempt { .. });
         self.preemptions += groups.iter().filter(is_preemption).count();
         self.taken_back += groups.iter().filter(|group| self.takes_back(group)).count();
+        let is_for_quota = |group: &&PlanGroup| match group {
+            PlanGroup::Preempt { freed, .. } => freed.is_empty(),
+            PlanGroup::Grant { .. } | PlanGroup::Promise { .. } | PlanGroup::Withdraw { .. } => {
+                false
+            }
+        };
+        self.for_quota += groups.iter().filter(is_for_quota).count();
         let has_plan = !groups.is_empty();
         if has_plan {
             self.must(Actor::Leader, Command::CommitPlan { groups });
@@ -331,6 +372,7 @@ struct Search<'a> {
     path: Vec<Picture>,
     preemptions: usize,
     taken_back: usize,
+    for_quota: usize,
 }
 
 impl Search<'_> {
@@ -349,6 +391,7 @@ impl Search<'_> {
         }
         self.preemptions = self.preemptions.max(cell.preemptions);
         self.taken_back = self.taken_back.max(cell.taken_back);
+        self.for_quota = self.for_quota.max(cell.for_quota);
         self.path.push(picture);
         if let Some(ask) = self.asks.get(arrived) {
             let mut next = cell.clone();
@@ -375,7 +418,10 @@ impl Search<'_> {
 /// priorities of the middle one.
 fn mixes(org: Org) -> Vec<[Ask; 4]> {
     let (classes, are_alike) = match org {
-        Org::Flat | Org::Group(_, Reclaim::Never) => ([(0, 0), (1, 0), (2, 0)], true),
+        Org::Flat => ([(0, 0), (1, 0), (2, 0)], true),
+        Org::Alone(own) | Org::Group(own, Reclaim::Never) => {
+            ([(0, 0), (1, 0), (2, 0)], own[0] == own[1] && own[1] == own[2])
+        }
         Org::Group(own, _) => ([(1, 0), (1, 1), (2, 0)], own == [1, 1, 1]),
         Org::Nested(..) => ([(1, 0), (1, 1), (2, 0)], false),
     };
@@ -417,7 +463,7 @@ fn mixes(org: Org) -> Vec<[Ask; 4]> {
 fn no_mix_of_four_requests_of_three_tenants_ever_loops() {
     let step = if cfg!(debug_assertions) { 97 } else { 1 };
     for org in [Org::Flat, TREE] {
-        let (most, taken_back) = search(org, step);
+        let Found { most, taken_back, .. } = search(org, step);
         assert!(most >= 2, "something is preempted");
         assert_eq!(taken_back, 0, "equals do not preempt each other");
     }
@@ -429,31 +475,54 @@ fn what_is_taken_back_of_what_was_lent_never_loops_either() {
     let step = step.unwrap_or(if cfg!(debug_assertions) { 2_999 } else { 41 });
     let mut ways = 0;
     for org in LENDING {
-        let (_, taken_back) = search(org, step);
+        let Found { taken_back, .. } = search(org, step);
         ways += usize::from(taken_back > 0);
     }
     assert!(ways * 2 > LENDING.len(), "something is taken back in {ways} of the groups only");
 }
 
-/// Looks at every state of every `step`th mix: the most preemptions on one way, and the most of them
-/// by which something was taken back.
-fn search(org: Org, step: usize) -> (usize, usize) {
+#[test]
+fn where_quota_is_scarcer_than_gpus_nothing_loops_either() {
+    let step = std::env::var("SUBLET_SETTLE_STEP").ok().and_then(|text| text.parse().ok());
+    let step = step.unwrap_or(if cfg!(debug_assertions) { 1_499 } else { 41 });
+    for org in SCARCE {
+        let Found { for_quota, .. } = search(org, step);
+        assert!(for_quota > 0, "{org:?}: nobody is ended for quota");
+    }
+}
+
+/// The most on one way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Found {
+    /// Preemptions.
+    most: usize,
+    /// Of these, those by which something was taken back.
+    taken_back: usize,
+    /// Of these, those for quota alone.
+    for_quota: usize,
+}
+
+/// Looks at every state of every `step`th mix.
+fn search(org: Org, step: usize) -> Found {
     let empty = Cell::new(org, 3);
-    let (mut states, mut most, mut taken_back, mut count) = (0, 0, 0, 0);
+    let (mut states, mut count, mut found) = (0, 0, Found::default());
     for mix in mixes(org).iter().step_by(step) {
         let (seen, path) = (BTreeSet::new(), Vec::new());
-        let mut search = Search { asks: mix, seen, path, preemptions: 0, taken_back: 0 };
+        let mut search =
+            Search { asks: mix, seen, path, preemptions: 0, taken_back: 0, for_quota: 0 };
         search.visit(&empty, 0);
         states += search.seen.len();
-        most = most.max(search.preemptions);
-        taken_back = taken_back.max(search.taken_back);
+        found.most = found.most.max(search.preemptions);
+        found.taken_back = found.taken_back.max(search.taken_back);
+        found.for_quota = found.for_quota.max(search.for_quota);
         count += 1;
     }
+    let Found { most, taken_back, for_quota } = found;
     eprintln!(
         "{org:?}: {count} mixes, {states} states, at most {most} preemptions on a way, {taken_back} \
-         of them to take back"
+         of them to take back, {for_quota} for quota alone"
     );
-    (most, taken_back)
+    found
 }
 
 /// Numbers that look random, the same each time (Marsaglia's xorshift64).
@@ -468,8 +537,8 @@ impl Numbers {
     }
 }
 
-/// One way through a larger cell, chosen at random; how many states it has.
-fn walk(numbers: &mut Numbers, org: Org) -> (usize, usize, usize) {
+/// One way through a larger cell, chosen at random: the cell at its end.
+fn walk(numbers: &mut Numbers, org: Org) -> Cell {
     let gpus = 3 * (1 + u64::try_from(numbers.below(3)).unwrap());
     let mut cell = Cell::new(org, gpus);
     let asks: Vec<Ask> = (0..4 + numbers.below(9))
@@ -480,7 +549,7 @@ fn walk(numbers: &mut Numbers, org: Org) -> (usize, usize, usize) {
             count: u32::try_from(1 + numbers.below(4)).unwrap(),
             is_on_one_node: numbers.below(3) == 0,
         })
-        .filter(|ask| org == Org::Flat || u64::from(ask.count) <= gpus)
+        .filter(|ask| u64::from(ask.count) <= org.most(gpus, ask.tenant))
         .collect();
     let mut arrived = 0;
     let mut path = vec![cell.picture()];
@@ -506,7 +575,7 @@ fn walk(numbers: &mut Numbers, org: Org) -> (usize, usize, usize) {
         path.push(picture);
     }
     assert_eq!(invariants::check(&cell.state), vec![]);
-    (usize::try_from(cell.commands).unwrap(), cell.preemptions, cell.taken_back)
+    cell
 }
 
 #[test]
@@ -514,18 +583,22 @@ fn larger_cells_settle_on_random_ways_too() {
     let wanted = std::env::var("SUBLET_SETTLE").ok().and_then(|text| text.parse().ok());
     let wanted: usize = wanted.unwrap_or(if cfg!(debug_assertions) { 5_000 } else { 100_000 });
     let mut numbers = Numbers(0x5e77_1e00_1234_5678);
-    let (mut states, mut preemptions, mut taken_back, mut ways) = (0, 0, 0, 0);
-    let orgs: Vec<Org> = [Org::Flat, TREE].into_iter().chain(LENDING).collect();
+    let (mut states, mut ways, mut found) = (0, 0, Found::default());
+    let orgs: Vec<Org> = [Org::Flat, TREE].into_iter().chain(LENDING).chain(SCARCE).collect();
     while states < wanted {
-        let (steps, ended, back) = walk(&mut numbers, orgs[ways % orgs.len()]);
-        states += steps;
-        preemptions += ended;
-        taken_back += back;
+        let cell = walk(&mut numbers, orgs[ways % orgs.len()]);
+        states += usize::try_from(cell.commands).unwrap();
+        found.most += cell.preemptions;
+        found.taken_back += cell.taken_back;
+        found.for_quota += cell.for_quota;
         ways += 1;
     }
+    let Found { most: preemptions, taken_back, for_quota } = found;
     eprintln!(
-        "{ways} ways, {states} commands, {preemptions} preemptions, {taken_back} to take back"
+        "{ways} ways, {states} commands, {preemptions} preemptions, {taken_back} to take back, \
+         {for_quota} for quota alone"
     );
     assert!(preemptions * 20 > ways, "something is preempted");
     assert!(taken_back * 50 > ways, "something is taken back");
+    assert!(for_quota * 100 > ways, "somebody is ended for quota alone");
 }

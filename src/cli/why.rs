@@ -51,7 +51,9 @@ pub(super) fn fields(why: &WhyView) -> Vec<(&'static str, String)> {
     let misses = why.near_misses.iter().map(|miss| {
         let place = miss.cluster.map(|cluster| format!(", as in {cluster}")).unwrap_or_default();
         let detail = miss.detail.as_ref().map(|more| format!(" ({more})")).unwrap_or_default();
-        format!("{} offers would fit but for {}{place}{detail}", miss.offers, word(&miss.reason))
+        let offers = if miss.offers == 1 { "offer" } else { "offers" };
+        let (count, reason) = (miss.offers, word(&miss.reason));
+        format!("{count} {offers} would fit but for {reason}{place}{detail}")
     });
     let misses: Vec<String> = misses.collect();
     if !misses.is_empty() {

@@ -3,13 +3,14 @@
 use sublet_protocol::capacity::{Capacity, Isolation, Origin, Part, SliceId};
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, TenantId};
 use sublet_protocol::leases::Member;
+use sublet_protocol::money::Price;
 use sublet_protocol::offers::{IdleFor, OfferTerms};
 use sublet_protocol::requests::{Class, Placement, RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
 use crate::matching::index::Kind;
 use crate::quota::Charges;
-use crate::state::{Offer, State};
+use crate::state::{Offer, Request, State};
 
 /// A slice that might serve a request: offered now, or freed by a victim.
 #[derive(Debug, Clone, Copy)]
@@ -168,8 +169,21 @@ pub(crate) fn quota_left(state: &State, tenant: TenantId, model: GpuModel) -> Gp
     state.tree.room(tenant, model, &Charges::NONE)
 }
 
+/// The posted price of a cluster's model for the request, if it is allowed.
+pub(crate) fn price(
+    state: &State,
+    request: &Request,
+    cluster: ClusterId,
+    model: GpuModel,
+) -> Option<Price> {
+    let owner = state.clusters.get(&cluster)?.owner;
+    let price = state.prices.get(&(owner, model, request.spec.class.tier())).copied()?;
+    let is_allowed = request.spec.max_price.is_none_or(|cap| price.per_gpu_hour <= cap);
+    is_allowed.then_some(price)
+}
+
 /// What a request would get of a victim's slice: a share is carved anew to what is asked.
-fn recarved(member: &Member, spec: &RequestSpec) -> Capacity {
+pub(crate) fn recarved(member: &Member, spec: &RequestSpec) -> Capacity {
     let given = member.capacity;
     match (member.origin, member.slice.part) {
         (Origin::Carved, Part::Share { .. }) => Capacity { gpu: given.gpu.min(spec.gpu), ..given },

@@ -19,6 +19,7 @@ mod evolve;
 mod fit;
 pub mod mutation;
 pub mod partition;
+mod pledges;
 mod preemption;
 pub mod quota;
 mod reclaim;

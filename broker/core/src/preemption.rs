@@ -51,6 +51,25 @@ pub(crate) fn recall_earliest(state: &State, lease: &Lease, now: Timestamp) -> T
     now.after(lease.terms.recall_notice).max(since.after(min_run))
 }
 
+/// Whether all of these leases may be preempted now, by the hour's budgets of their clusters and of the
+/// cell.
+pub(crate) fn are_within_budgets(
+    state: &State,
+    leases: impl Iterator<Item = LeaseId>,
+    now: Timestamp,
+) -> bool {
+    let mut counts: BTreeMap<ClusterId, u32> = BTreeMap::new();
+    for lease in leases.filter_map(|id| state.leases.get(&id)) {
+        let count = counts.entry(lease.terms.cluster).or_default();
+        *count = count.saturating_add(1);
+    }
+    let all = counts.values().fold(0_u32, |sum, count| sum.saturating_add(*count));
+    counts.into_iter().all(|(cluster, here)| {
+        let (of_cluster, of_cell) = budgets_left(state, cluster, now);
+        here <= of_cluster && all <= of_cell
+    })
+}
+
 /// How many more leases may be preempted now, in the cluster and in the cell: what is left of the
 /// hour's budgets.
 pub(crate) fn budgets_left(state: &State, cluster: ClusterId, now: Timestamp) -> (u32, u32) {

@@ -55,6 +55,8 @@ pub struct Outcome {
     pub records: u64,
     /// Leases that were granted.
     pub grants: u64,
+    /// Requests for which leases ended for quota alone.
+    pub for_quota: u64,
     /// Leases that ended, by reason.
     pub ends: BTreeMap<&'static str, u64>,
     /// Terms.
@@ -77,6 +79,7 @@ impl Outcome {
         self.commands += other.commands;
         self.records += other.records;
         self.grants += other.grants;
+        self.for_quota += other.for_quota;
         self.terms += other.terms;
         for (reason, count) in &other.ends {
             *self.ends.entry(reason).or_default() += count;
@@ -107,6 +110,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
             commands: tally.commands,
             records: tally.records,
             grants: tally.grants,
+            for_quota: tally.for_quota,
             ends: tally.ends.clone(),
             terms: world.raft.term,
             faults: world.faults,

@@ -55,6 +55,9 @@ pub(super) struct Profile {
     pub(super) doubled: u64,
     /// The longest pause of a client.
     pub(super) client_every: u64,
+    /// Two of the tenants are in a group, and all have less quota than there are GPUs: leases end for
+    /// quota.
+    pub(super) is_scarce: bool,
 }
 
 impl Profile {
@@ -110,7 +113,7 @@ fn policy(random: &mut Random, rule: Option<Rule>) -> Policy {
 }
 
 /// Hasty worlds break often; patient ones let leases grow old; stale ones repeat old messages.
-fn profile(random: &mut Random, policy: Policy) -> Profile {
+fn profile(random: &mut Random, policy: Policy, seed: u64) -> Profile {
     let (fault_every, client_every) = match random.below(3) {
         0 => (100_000 + random.below(400_000), 400_000),
         _hasty => (8_000 + random.below(60_000), 90_000),
@@ -121,7 +124,18 @@ fn profile(random: &mut Random, policy: Policy) -> Profile {
     };
     let has_second_hosts = random.chance(1, 2);
     let has_crashes = true;
-    Profile { policy, fault_every, has_second_hosts, has_crashes, late, doubled, client_every }
+    // Not drawn: the other seeds are the worlds that they were.
+    let is_scarce = seed % 4 == 1;
+    Profile {
+        policy,
+        fault_every,
+        has_second_hosts,
+        has_crashes,
+        late,
+        doubled,
+        client_every,
+        is_scarce,
+    }
 }
 
 fn rate(random: &mut Random) -> i64 {
@@ -138,7 +152,7 @@ impl World {
     pub(super) fn new(options: &Options, seed: u64, life: u64) -> World {
         let mut random = Random::new(seed, life);
         let policy = policy(&mut random, options.rule);
-        let profile = profile(&mut random, policy);
+        let profile = profile(&mut random, policy, seed);
         let is_quiet = options.scenario == Scenario::Quiet;
         let liar = (!is_quiet && random.chance(1, 3)).then_some(CLUSTERS - 1);
         let mut world = World {
@@ -267,11 +281,14 @@ impl World {
     fn found(&mut self) {
         let cell = CellId::new("chaos").expect("a cell's name");
         let mut commands = vec![Command::CreateCell { cell, policy: self.profile.policy.clone() }];
+        let group = self.profile.is_scarce.then(|| name("pool"));
+        commands.extend(group.map(|tenant| Command::CreateTenant { tenant, parent: None }));
         for text in ["acme", "beta", "owner-a", "owner-b"] {
             let tenant = name(text);
             self.clients.tenants.push(tenant);
-            commands.push(Command::CreateTenant { tenant, parent: None });
-            let nominal = GpuMilli::new(6_000);
+            let parent = group.filter(|_| ["acme", "beta"].contains(&text));
+            commands.push(Command::CreateTenant { tenant, parent });
+            let nominal = GpuMilli::new(if self.profile.is_scarce { 2_000 } else { 6_000 });
             commands.push(Command::SetQuota { tenant, model: model(), quota: Quota::of(nominal) });
         }
         let region = Region::new("eu").expect("a region's name");

@@ -33,7 +33,9 @@ impl Checker {
         let mut victims: Vec<LeaseId> = Vec::new();
         for record in &applied.records {
             victims.extend(victim(record));
-            let Event::CapacityPledged { request, .. } = &record.event else { continue };
+            let Event::CapacityPledged { request, slices, .. } = &record.event else { continue };
+            let is_free = |slice: &SliceId| !state.leased().contains_key(slice);
+            self.tally.for_quota += u64::from(slices.iter().all(is_free));
             let preemptor = state.requests().get(request);
             for one in std::mem::take(&mut victims) {
                 if let Some(preemptor) = preemptor {
@@ -91,6 +93,13 @@ impl Checker {
     ) {
         let Some(one) = self.live.leases.get(&victim) else { return };
         let tier = preemptor.spec().class.tier();
+        let is_paused = |slice: &SliceId| {
+            let node = state.nodes().get(&(slice.cluster, slice.node));
+            node.is_some_and(|node| node.is_paused(now))
+        };
+        // What a paused node frees serves nobody: who ends there ends for quota.
+        let is_served =
+            |other: &LiveLease| !other.terms.members.iter().any(|member| is_paused(&member.slice));
         // A pledge is of one request; what is kept for it tells whose the victims are.
         let is_free = |other: &LiveLease| {
             other.terms.members.iter().all(|m| !state.pledged().contains_key(&m.slice))
@@ -100,11 +109,14 @@ impl Checker {
             let mut slices = other.terms.members.iter().map(|member| member.slice);
             slices.all(|slice| !limits.closed.contains(&(slice.cluster, slice.node)))
         };
-        let is_anywhere =
-            is_served_anywhere(preemptor.spec()) && has_quota(preemptor, one, groups, state);
+        let has_quota = has_quota(preemptor, one, groups, state);
+        let is_anywhere = is_served_anywhere(preemptor.spec()) && has_quota;
+        // Where quota is what is missing, another's end may give none back.
+        let gives_as_much = |other: &LiveLease| has_quota || other.terms.tenant == one.terms.tenant;
         let goes_first = |other: &&LiveLease| {
             kind(other, state) < kind(one, state)
                 && is_alike(one, other, (preemptor.spec(), is_anywhere))
+                && gives_as_much(other)
                 && !doomed.contains(&other.terms.lease)
                 && is_free(other)
                 && is_open(other)
@@ -112,6 +124,7 @@ impl Checker {
                 && (is_reached(one, other, preemptor.spec())
                     || !has_offer_alike(other, preemptor.spec(), state))
                 && self.may_go(other, tier, now, state)
+                && is_served(other)
         };
         if let Some(other) = self.live.leases.values().find(goes_first) {
             let other = other.terms.lease;
@@ -130,13 +143,10 @@ impl Checker {
             spared = spared.saturating_mul(2);
         }
         let spared = spared.min(policy.preemption.min_run_max.get()).max(base);
-        let node = |slice: &SliceId| state.nodes().get(&(slice.cluster, slice.node));
-        let mut slices = one.terms.members.iter().map(|member| member.slice);
         !one.is_ending
             && one.terms.tier() < tier
             && count < policy.preemption.per_request
             && now.since(since).get() >= spared.saturating_mul(1_000)
-            && slices.all(|slice| node(&slice).is_none_or(|node| !node.is_paused(now)))
     }
 
     /// Counts who was preempted how often.

@@ -48,6 +48,8 @@ pub(crate) struct Tally {
     pub(crate) commands: u64,
     pub(crate) records: u64,
     pub(crate) grants: u64,
+    /// Pledges of slices that were free: somebody ends for quota alone.
+    pub(crate) for_quota: u64,
     pub(crate) ends: BTreeMap<&'static str, u64>,
 }
 

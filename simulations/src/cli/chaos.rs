@@ -183,6 +183,7 @@ struct Json {
     commands: u64,
     records: u64,
     grants: u64,
+    for_quota: u64,
     terms: u64,
     ends: std::collections::BTreeMap<&'static str, u64>,
     faults: std::collections::BTreeMap<String, u64>,
@@ -231,8 +232,8 @@ impl<'a> Report<'a> {
         );
         let _ = writeln!(
             text,
-            "{} commands, {} records, {} grants, {} terms",
-            whole.commands, whole.records, whole.grants, whole.terms
+            "{} commands, {} records, {} grants, {} terms, {} times quota taken back",
+            whole.commands, whole.records, whole.grants, whole.terms, whole.for_quota
         );
         let ends: Vec<String> =
             whole.ends.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
@@ -265,6 +266,7 @@ impl<'a> Report<'a> {
             commands: whole.commands,
             records: whole.records,
             grants: whole.grants,
+            for_quota: whole.for_quota,
             terms: whole.terms,
             ends: whole.ends.clone(),
             faults,

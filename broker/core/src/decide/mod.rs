@@ -15,6 +15,8 @@ mod sweep;
 mod tenants;
 
 pub(crate) use demand::{could_ever_fit, is_model_known};
+#[cfg(test)]
+pub(crate) use plan::decide_group;
 use sublet_protocol::commands::{Actor, Command, PLAN_GROUPS_MAX, PlanGroup, Stamped};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, NodeId, TenantId};

@@ -17,12 +17,12 @@ use super::{Decision, ending, promise};
 use crate::fit::{self, Candidate};
 use crate::mutation::Mutation;
 use crate::partition::{self, DeviceRoom};
-use crate::preemption;
 use crate::quota::{Charges, Want};
 use crate::reclaim::{self, After, Claimant};
 use crate::state::{LeaseStage, Offer, Request, RequestStage, State};
+use crate::{pledges, preemption};
 
-pub(super) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
+pub(crate) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> Decision {
     let id = group.request();
     let request = state.requests.get(&id).ok_or(Rejection::RequestMissing)?;
     if !request.is_waiting() && !state.leaves_out(Mutation::GrantedAgain) {
@@ -296,34 +296,22 @@ fn preempt(
     if slices.len() != total || !is_asked_count(&request.spec, total) {
         return Err(Rejection::VictimsUseless);
     }
-    // Quotas as they will be once all that were preempted, and these, are gone. The grant is judged
-    // by what they are then.
-    let mut charges = Charges::NONE;
-    for (id, lease) in &state.leases {
-        let is_going = victims.contains(id)
-            || matches!(lease.stage, LeaseStage::Ending { cause: EndReason::Preempted, .. });
-        if is_going {
-            let terms = &lease.terms;
-            charges.give_back(&state.tree, (terms.tenant, terms.model), terms.gpu_total());
-        }
+    let after = after_ends(state, victims);
+    let common = judge(state, request, &slices, &after.claimant, now)?;
+    let gpu = slices.iter().fold(GpuMilli::ZERO, |sum, one| sum.saturating_add(one.capacity.gpu));
+    let short = Short { charges: &after.claimant, whose: (request.tenant, common.model), gpu };
+    if !are_all_needed(state, (id, request), (&slices, &short), (victims, &usable), now) {
+        return Err(Rejection::VictimsUseless);
     }
-    let common = judge(state, request, &slices, &charges, now)?;
     if victims.iter().any(|victim| reclaim::is_bound(state, *victim, &claimant)) {
-        let mut after = After { claimant: charges.clone(), victims: charges };
+        let mut after = after;
         after.end_what_ends(state);
-        let gpu =
-            slices.iter().fold(GpuMilli::ZERO, |sum, one| sum.saturating_add(one.capacity.gpu));
         let is_fair = |victim: &LeaseId| reclaim::is_fair(state, &claimant, *victim, (&after, gpu));
         if !victims.iter().all(is_fair) {
             return Err(Rejection::VictimProtected);
         }
     }
-    if !are_all_needed(state, (id, request), &slices, &usable, now) {
-        return Err(Rejection::VictimsUseless);
-    }
-    let count = u32::try_from(victims.len()).map_err(|_| Rejection::TooMany)?;
-    let (of_cluster, of_cell) = preemption::budgets_left(state, common.cluster, now);
-    if count > of_cluster.min(of_cell) {
+    if !preemption::are_within_budgets(state, victims.iter().copied(), now) {
         return Err(Rejection::PreemptionsExhausted);
     }
     let kept: Vec<SliceId> = slices.iter().map(|candidate| candidate.slice).collect();
@@ -338,13 +326,47 @@ fn preempt(
     Ok(events)
 }
 
-/// Whether there is too little for the request if any one of the victims is spared: what the others
-/// free at this place, with every free slice there, does not suffice.
+/// Quotas as they will be once all that were preempted, and these, are gone. What is kept for others with
+/// a pledge is theirs: two must not count on the same. The grant is judged by what quotas are then.
+fn after_ends(state: &State, victims: &[LeaseId]) -> After {
+    let mut after = After { claimant: Charges::NONE, victims: Charges::NONE };
+    for kept in pledges::kept(state).values() {
+        after.claimant.keep(&state.tree, kept);
+    }
+    for (id, lease) in &state.leases {
+        let is_going = victims.contains(id)
+            || matches!(lease.stage, LeaseStage::Ending { cause: EndReason::Preempted, .. });
+        if is_going {
+            after.end(state, *id);
+        }
+    }
+    after
+}
+
+/// What quotas would lack of a grant of `gpu` if one of the victims were spared.
+struct Short<'a> {
+    /// Quotas once all victims are gone.
+    charges: &'a Charges,
+    whose: (TenantId, GpuModel),
+    gpu: GpuMilli,
+}
+
+impl Short<'_> {
+    fn is_without(&self, state: &State, victim: LeaseId) -> bool {
+        let Some(lease) = state.leases.get(&victim) else { return false };
+        let (terms, mut charges) = (&lease.terms, self.charges.clone());
+        charges.hold(&state.tree, (terms.tenant, terms.model), terms.gpu_total());
+        charges.lack(&state.tree, self.whose, self.gpu) > 0
+    }
+}
+
+/// Whether there is too little for the request if any one of the victims is spared: of quota, or of
+/// slices, if what the others free at this place, with every free slice there, does not suffice.
 fn are_all_needed(
     state: &State,
     (id, request): (RequestId, &Request),
-    slices: &[Candidate],
-    usable: &[Vec<Candidate>],
+    (slices, short): (&[Candidate], &Short<'_>),
+    (victims, usable): (&[LeaseId], &[Vec<Candidate>]),
     now: Timestamp,
 ) -> bool {
     let (Some(first), Ok(asked)) = (slices.first(), usize::try_from(request.spec.count)) else {
@@ -369,5 +391,6 @@ fn are_all_needed(
     let given: Vec<usize> =
         usable.iter().map(|all| all.iter().filter(|one| is_here(one)).count()).collect();
     let sum = free + given.iter().sum::<usize>();
-    given.iter().all(|one| sum - one < asked)
+    let mut each = victims.iter().zip(given);
+    each.all(|(victim, gives)| sum - gives < asked || short.is_without(state, *victim))
 }

@@ -15,10 +15,12 @@ use super::problem::Fit;
 use crate::fit::{self, Candidate};
 use crate::preemption::{self, Medians, Order, Place};
 use crate::reclaim::{self, Claimant};
-use crate::state::{Lease, Request, StateView};
+use crate::state::{Lease, Request, State, StateView};
 
 /// Most leases that one plan looks at to see what they would free; a look that has begun is ended.
 const LOOKS_MAX: usize = 1_000_000;
+/// Most leases that one plan looks at for the quota that they hold: each look is dearer.
+const QUOTA_LOOKS_MAX: usize = 200_000;
 /// Most leases of which it is remembered what they would free.
 const REMEMBERED_MAX: usize = 200_000;
 
@@ -40,12 +42,23 @@ pub(super) fn site(placement: Placement, candidate: &Candidate) -> Site {
 }
 
 /// A lease that may be ended, and what of it the request could use at a site.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Victim {
     pub(super) place: Place,
+    /// What ends with it of quotas: whose it is, and how much of its model.
+    pub(super) tenant: TenantId,
+    pub(super) gpu: GpuMilli,
     pub(super) slices: Vec<SliceId>,
     /// What it would free elsewhere, or where nothing may be put.
     pub(super) elsewhere: Vec<SliceId>,
+}
+
+impl Victim {
+    /// One that gives back quota and no slice.
+    pub(super) fn of_quota(place: Place, lease: &Lease) -> Victim {
+        let (tenant, gpu) = (lease.terms.tenant, lease.terms.gpu_total());
+        Victim { place, tenant, gpu, slices: Vec::new(), elsewhere: Vec::new() }
+    }
 }
 
 /// The victims of a site, in the order in which they go.
@@ -57,10 +70,54 @@ pub(super) struct Victims {
 }
 
 /// Nodes on which nothing new may be put.
-type Closed = BTreeSet<(ClusterId, NodeId)>;
+pub(super) type Closed = BTreeSet<(ClusterId, NodeId)>;
 
-/// What could be freed for a request, sites in order.
-pub(super) type Sites = BTreeMap<Site, Victims>;
+/// What could be freed for a request.
+#[derive(Debug, Default)]
+pub(super) struct Sites {
+    /// Sites in order.
+    pub(super) at: BTreeMap<Site, Victims>,
+    /// All leases that may be ended, in the order in which they go, wherever they are.
+    pub(super) places: Vec<Place>,
+    holders: OnceCell<Holders>,
+}
+
+/// By model and topmost group: who holds something of it and may be ended, in their order, with the
+/// cluster where each is.
+type Holders = BTreeMap<(GpuModel, TenantId), Vec<(ClusterId, Victim)>>;
+
+impl Sites {
+    pub(super) const fn of(at: BTreeMap<Site, Victims>, places: Vec<Place>) -> Sites {
+        Sites { at, places, holders: OnceCell::new() }
+    }
+
+    /// Who may be ended and holds something of a model below the topmost group, in their order: whose end
+    /// may give back quota there. Nobody is ended for that on `closed` nodes, which are the same in
+    /// the whole plan.
+    pub(super) fn holders(
+        &self,
+        state: &State,
+        closed: &Closed,
+        (model, top): (GpuModel, TenantId),
+    ) -> &[(ClusterId, Victim)] {
+        let holders = self.holders.get_or_init(|| {
+            let mut holders = Holders::new();
+            for place in &self.places {
+                let Some(lease) = state.leases.get(&place.lease) else { continue };
+                let terms = &lease.terms;
+                let is_closed = |slice: SliceId| closed.contains(&(slice.cluster, slice.node));
+                if terms.members.iter().any(|member| is_closed(member.slice)) {
+                    continue;
+                }
+                let holders = holders.entry((terms.model, state.tree.top(terms.tenant)));
+                let victim = Victim::of_quota(*place, lease);
+                holders.or_default().push((terms.cluster, victim));
+            }
+            holders
+        });
+        holders.get(&(model, top)).map_or(&[], Vec::as_slice)
+    }
+}
 
 /// For whom the same leases may be ended for the same slices: of those that may take back what was lent,
 /// for requests of one tenant and priority only.
@@ -81,13 +138,15 @@ pub(super) struct Endable<'a> {
     medians: OnceCell<Medians>,
     remembered: RefCell<(BTreeMap<Wish, Rc<Sites>>, usize)>,
     looks: Cell<usize>,
+    quota_looks: Cell<usize>,
 }
 
 impl<'a> Endable<'a> {
     /// By an index, or by a look at all leases when someone asks.
     pub(super) fn of(view: StateView<'a>, running: Option<&'a Running>) -> Endable<'a> {
         let (looked_up, medians, looks) = (OnceCell::new(), OnceCell::new(), Cell::new(0));
-        Endable { view, running, looked_up, medians, remembered: RefCell::default(), looks }
+        let (remembered, quota_looks) = (RefCell::default(), Cell::new(0));
+        Endable { view, running, looked_up, medians, remembered, looks, quota_looks }
     }
 
     fn looked_up(&self) -> &BTreeMap<PoolKey, Vec<LeaseId>> {
@@ -179,10 +238,18 @@ impl<'a> Endable<'a> {
         Some(sites)
     }
 
+    /// Whether so many leases more may be looked at for the quota that they hold; a look that has begun is
+    /// ended.
+    pub(super) fn may_look_for_quota(&self, looks: usize) -> bool {
+        let known = self.quota_looks.get();
+        self.quota_looks.set(known.saturating_add(looks));
+        known < QUOTA_LOOKS_MAX
+    }
+
     /// What could be freed for a request, and how many leases were looked at for that.
     fn look(&self, closed: &Closed, claimant: &Claimant, spec: &RequestSpec) -> (Sites, usize) {
         let (state, now) = (self.view.state, self.view.now);
-        let mut sites = Sites::new();
+        let mut at: BTreeMap<Site, Victims> = BTreeMap::new();
         let order = self.order();
         let takes_back = state.tree.may_take_back(claimant.tenant);
         let leases = self.leases(|(model, _, tier)| {
@@ -196,6 +263,7 @@ impl<'a> Endable<'a> {
         let mut places: Vec<Place> = leases.map(|lease| order.place(lease)).collect();
         places.sort_unstable();
         for place in &places {
+            let Some(lease) = state.leases.get(&place.lease) else { continue };
             let mut freed: BTreeMap<Site, Vec<SliceId>> = BTreeMap::new();
             let candidates = fit::freed_by(state, place.lease, spec, now);
             let is_open = |slice: SliceId| !closed.contains(&(slice.cluster, slice.node));
@@ -208,12 +276,13 @@ impl<'a> Endable<'a> {
                     true => Vec::new(),
                     false => elsewhere.filter(|slice| !slices.contains(slice)).collect(),
                 };
-                let victims = sites.entry(site).or_default();
+                let victims = at.entry(site).or_default();
                 victims.slices = victims.slices.saturating_add(slices.len());
-                victims.in_order.push(Victim { place: *place, slices, elsewhere });
+                let victim = Victim { slices, elsewhere, ..Victim::of_quota(*place, lease) };
+                victims.in_order.push(victim);
             }
         }
-        (sites, looks)
+        (Sites::of(at, places), looks)
     }
 
     fn order(&self) -> Order<'a> {

@@ -11,6 +11,7 @@ use sublet_protocol::requests::{RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{GpuMilli, Timestamp};
 
 use super::advice::{self, Change, Shortfall, Unmet};
+use super::index::is_preempted;
 use super::openings::{Ends, free_at};
 use super::place;
 use super::position::position;
@@ -18,9 +19,9 @@ use super::problem::Problem;
 use super::solve::{Spent, want};
 use super::{Limits, Preemption, preempt};
 use crate::decide::{could_ever_fit, is_model_known};
-use crate::fit;
-use crate::quota::{Charges, Obstacle};
+use crate::quota::{Charges, Obstacle, Want};
 use crate::state::{Request, RequestStage, StateView};
+use crate::{fit, pledges};
 
 /// Offers that one rule keeps from a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,6 +182,7 @@ fn eta(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Eta> {
             let lease = state.leased.get(slice).and_then(|lease| state.leases.get(lease));
             lease.map_or(Some(now), |lease| free_at(state, lease, Ends::Bought, now))
         });
+        let ends = ends.chain(quota_ends(problem.view, id));
         let latest = ends.collect::<Option<Vec<_>>>()?.into_iter().max()?;
         return Some(Eta { earliest: now, latest });
     }
@@ -193,6 +195,20 @@ fn eta(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Eta> {
     let earliest = start(Ends::Predicted).map_or(latest, |start| start.at.min(latest));
     let earliest = earliest.max(opens_at);
     Some(Eta { earliest, latest })
+}
+
+/// When leases end whose quota a request with a pledge waits for; nobody's if it has enough.
+fn quota_ends(view: StateView<'_>, id: RequestId) -> Vec<Option<Timestamp>> {
+    let StateView { state, now } = view;
+    let kept = pledges::kept(state).remove(&id);
+    let lacks = |want: &Want| want.gpu > state.tree.room(want.tenant, want.model, &Charges::NONE);
+    let Some(want) = kept.filter(lacks) else { return Vec::new() };
+    let top = state.tree.top(want.tenant);
+    let leases = state.leases.values().filter(|lease| {
+        let terms = &lease.terms;
+        is_preempted(lease) && terms.model == want.model && state.tree.top(terms.tenant) == top
+    });
+    leases.map(|lease| free_at(state, lease, Ends::Bought, now)).collect()
 }
 
 fn allowed_models<'a>(
@@ -243,14 +259,14 @@ fn reason(
         return blocking.unwrap_or(WaitReason::NoCapacity);
     }
     let alike = place::fitting(problem, id, request);
-    let is_priced = |cluster, model| place::price(state, request, cluster, model).is_some();
+    let is_priced = |cluster, model| fit::price(state, request, cluster, model).is_some();
     let priced = alike.iter().filter(|((cluster, model, _), _)| is_priced(*cluster, *model));
     if priced.clone().next().is_none() {
         return WaitReason::Price;
     }
     let obstacles = priced.map(|((cluster, model, gpu), _)| {
         let total = gpu.checked_mul(u64::from(request.spec.count));
-        let price = place::price(state, request, *cluster, *model);
+        let price = fit::price(state, request, *cluster, *model);
         let Some((total, price)) = total.zip(price) else { return Some(Obstacle::Quota) };
         let want = want(request, *model, total, price);
         Spent::default().obstacle(problem.view, &want)
@@ -258,7 +274,10 @@ fn reason(
     // Where nothing stands in the way, nothing is in the way. Else the last of the rules: what
     // passed the others is nearest to a grant.
     if let Some(Some(obstacle)) = obstacles.max_by_key(|o| o.map_or(3, Obstacle::rank)) {
-        return obstacle.reason();
+        return match preempt::is_over_budget(problem, &Spent::default(), id, request) {
+            true => WaitReason::PreemptionBudget,
+            false => obstacle.reason(),
+        };
     }
     match place::pick(problem, &Spent::default(), id, request) {
         // It fits and is merely not served yet: those before it come first.
@@ -319,8 +338,9 @@ pub fn what_if_within(
         let members = pick.take(&mut problem.nodes);
         return WhatIf { outcome: WhatIfOutcome::Grant { cluster, model, price, members }, hold };
     }
-    let may_preempt =
-        spec.class.tier() > Tier::Opportunistic && limits.preemption == Preemption::Allowed;
+    let may_end_some =
+        spec.class.tier() > Tier::Opportunistic || view.state.tree.may_take_back(tenant);
+    let may_preempt = may_end_some && limits.preemption == Preemption::Allowed;
     let group =
         may_preempt.then(|| preempt::preempt(&mut problem, &mut Spent::default(), id, &request));
     if let Some(sublet_protocol::commands::PlanGroup::Preempt { victims, .. }) = group.flatten() {

@@ -23,7 +23,7 @@ use super::solve::{Spent, want};
 use crate::fit::{self, Candidate};
 use crate::partition;
 use crate::quota::Want;
-use crate::state::{Request, State};
+use crate::state::Request;
 
 /// What one slot would give a request.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +38,7 @@ pub(super) struct Seat {
 pub(super) type Group = (usize, Vec<Seat>);
 
 /// The seats chosen for a request.
+#[derive(Debug, Clone)]
 pub(super) struct Pick {
     pub(super) cluster: ClusterId,
     pub(super) model: GpuModel,
@@ -121,6 +122,15 @@ impl Pick {
     /// What each seat gives, and on which node.
     pub(super) fn seats(&self) -> impl Iterator<Item = &Candidate> + '_ {
         self.seats.iter().map(|(_, seat)| &seat.candidate)
+    }
+
+    /// The slices, as a plan names them.
+    pub(super) fn members(&self, nodes: &[NodeSlots]) -> Vec<PlanMember> {
+        let members = self.seats.iter().map(|(node, seat)| {
+            let generation = nodes[*node].slots[seat.slot].generation;
+            PlanMember { slice: seat.candidate.slice, generation }
+        });
+        members.collect()
     }
 
     /// Takes the seats out of the problem.
@@ -316,19 +326,6 @@ const fn preference(class: Class, isolation: Isolation) -> u8 {
     }
 }
 
-/// The posted price of a cluster's model for the request, if it is allowed.
-pub(super) fn price(
-    state: &State,
-    request: &Request,
-    cluster: ClusterId,
-    model: GpuModel,
-) -> Option<Price> {
-    let owner = state.clusters.get(&cluster)?.owner;
-    let price = state.prices.get(&(owner, model, request.spec.class.tier())).copied()?;
-    let is_allowed = request.spec.max_price.is_none_or(|cap| price.per_gpu_hour <= cap);
-    is_allowed.then_some(price)
-}
-
 /// The best way to serve the request now, as the module says; nothing if there is none.
 pub(super) fn pick(
     problem: &Problem<'_>,
@@ -356,7 +353,7 @@ pub(super) fn pick_within(
         Placement::Node | Placement::Island => count,
     };
     for ((cluster, model, gpu), groups) in fitting_within(problem, (id, request), within, least) {
-        let Some(price) = price(state, request, cluster, model) else { continue };
+        let Some(price) = fit::price(state, request, cluster, model) else { continue };
         let total = gpu.checked_mul(u64::from(request.spec.count))?;
         let given = within.given();
         if given.is_some_and(|given| price.per_gpu_hour > given.price.per_gpu_hour) {

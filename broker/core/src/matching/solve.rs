@@ -16,9 +16,9 @@ use super::problem::{Hopeless, Needs, Problem, Shape};
 use super::reserve::{Fate, Reservations};
 use super::shift::{Granted, Moves, Shifts};
 use super::{Preemption, preempt};
-use crate::fit;
 use crate::quota::{Charges, Obstacle, Standing, Want, standing_with};
 use crate::state::{Request, RequestStage, State, StateView};
+use crate::{fit, pledges};
 
 /// Most requests that one plan looks for room for; the rest wait for the next plan.
 const TRIES_MAX: usize = 4_096;
@@ -43,6 +43,11 @@ pub(super) struct Spent {
 }
 
 impl Spent {
+    /// So much.
+    pub(super) fn of(charges: Charges) -> Spent {
+        Spent { charges, ..Spent::default() }
+    }
+
     /// What keeps the request from so much of a model at this price, of quotas and budgets.
     pub(super) fn obstacle(&self, view: StateView<'_>, want: &Want) -> Option<Obstacle> {
         self.charges.obstacle(&view.state.tree, want, view.now)
@@ -165,7 +170,7 @@ pub(super) fn solve(
     };
     let mut walk = Walk { preemptions_left: left, ..Walk::default() };
     // Who gets what others free needs the quota for it, too: nobody else may take that meanwhile.
-    for want in preempt::kept(problem.view).into_values() {
+    for want in pledges::kept(problem.view.state).into_values() {
         walk.spent.step(problem.view.state, Step::Keep(want));
     }
     walk.groups.extend(problem.reservations.mend(&walk.spent));
@@ -270,7 +275,7 @@ impl Walk {
         }
         self.tries += 1;
         let (state, kept) = (problem.view.state, is_pledged.then_some(id));
-        let kept = kept.and_then(|id| preempt::kept(problem.view).remove(&id));
+        let kept = kept.and_then(|id| pledges::kept(problem.view.state).remove(&id));
         if let Some(kept) = &kept {
             self.spent.step(state, Step::GiveBack(*kept));
         }

@@ -36,7 +36,7 @@ pub(crate) struct DeviceRoom {
 pub(crate) struct Kept {
     pub(crate) part: Part,
     pub(crate) request: RequestId,
-    capacity: Capacity,
+    pub(crate) capacity: Capacity,
 }
 
 /// Whether the slices are on one physical GPU.

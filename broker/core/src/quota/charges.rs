@@ -8,7 +8,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::WaitReason;
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
-use super::amounts::Sums;
+use super::amounts::{Place, Sums, wide};
 use super::month::Month;
 use super::spending::{Spend, left};
 use super::tree::{Node, Tree};
@@ -105,11 +105,21 @@ impl Charges {
 
     /// Gives only what quotas hold of it, no budget.
     pub(crate) fn keep(&mut self, tree: &Tree, want: &Want) {
-        let mut amount = want.gpu;
-        for (id, node) in tree.path(want.tenant) {
-            let sums = self.on(id, want.model, node);
-            let kept = sums.local(&node.quota(want.model)).saturating_sub(sums.usage);
-            let given = self.usage.entry(id).or_default().entry(want.model).or_default();
+        self.hold(tree, (want.tenant, want.model), want.gpu);
+    }
+
+    /// Counts so much more as held by a tenant. Of as much that was given back it is the inverse.
+    pub(crate) fn hold(
+        &mut self,
+        tree: &Tree,
+        (tenant, model): (TenantId, GpuModel),
+        amount: GpuMilli,
+    ) {
+        let mut amount = amount;
+        for (id, node) in tree.path(tenant) {
+            let sums = self.on(id, model, node);
+            let kept = sums.local(&node.quota(model)).saturating_sub(sums.usage);
+            let given = self.usage.entry(id).or_default().entry(model).or_default();
             *given = given.saturating_add(amount);
             amount = amount.saturating_sub(kept);
             if amount == GpuMilli::ZERO {
@@ -137,6 +147,34 @@ impl Charges {
             *returned = returned.saturating_add(amount);
             amount = amount.min(beyond);
         }
+    }
+
+    /// How much is missing of quotas for `amount` more, added up over the tenant and its groups: zero
+    /// exactly if it is no more than [`Tree::room`].
+    ///
+    /// What ends helps exactly if it makes this less: at each level that is short, what its end gives
+    /// back there or below is missing no longer.
+    pub(crate) fn lack(
+        &self,
+        tree: &Tree,
+        (tenant, model): (TenantId, GpuModel),
+        amount: GpuMilli,
+    ) -> u128 {
+        let (mut amount, mut sum) = (wide(amount), 0_u128);
+        for (id, node) in tree.path(tenant) {
+            let (quota, sums) = (node.quota(model), self.on(id, model, node));
+            let place = node.place();
+            if place == Place::Child {
+                amount -= wide(sums.local(&quota).saturating_sub(sums.usage));
+            }
+            if amount <= 0 {
+                break;
+            }
+            if let Some(left) = sums.headroom(&quota, place) {
+                sum = sum.saturating_add(u128::try_from(amount - left).unwrap_or(0));
+            }
+        }
+        sum
     }
 
     pub(super) fn spent(&self, id: TenantId) -> Spend {

@@ -7,6 +7,7 @@ mod edges;
 mod fairness;
 mod following;
 mod gone;
+mod lack;
 mod leader;
 mod leases;
 mod matching;

@@ -19,7 +19,7 @@ use super::LotNo;
 use super::known::{Known, Sleepers};
 use super::lots::{Kind, window};
 use super::queue::{ClassKey, Queue};
-use super::running::PoolKey;
+use super::running::{PoolKey, is_preempted};
 #[cfg(test)]
 use super::shelves::ShelfContents;
 
@@ -216,6 +216,10 @@ impl Index {
                 self.lease(state, *lease);
                 let lease = state.leases.get(lease);
                 self.wake_lenders_of(state, lease.map(|lease| lease.terms.tenant));
+                // More quota than it was ended for may come back with it.
+                if lease.is_some_and(is_preempted) {
+                    self.wake_short_of_quota();
+                }
             }
             Event::LeaseEnded { lease, tenant, .. } => {
                 self.lease(state, *lease);

@@ -12,9 +12,9 @@ use sublet_protocol::units::{GpuMilli, Timestamp};
 
 use super::{Claim, Keep, LATE_MAX, RETURN_MAX, Reservations, Start};
 use crate::evolve::taken_away;
+use crate::fit::price;
 use crate::fit::{self, Candidate};
 use crate::matching::openings::{self, Ends, Opening, Trust, first_together, kept_for, trusts};
-use crate::matching::place::price;
 use crate::matching::solve::Spent;
 use crate::matching::supply::{Kind, Places, Spot, Supply};
 use crate::state::{LeaseStage, Offer, Promise, Request, State, Whereabouts};

@@ -9,8 +9,8 @@ use sublet_protocol::units::Timestamp;
 
 use super::{Wish, choose};
 use crate::fit;
+use crate::fit::price;
 use crate::matching::openings::{Ends, Opening, Trust, first_together, trusts};
-use crate::matching::place::price;
 use crate::matching::reserve::{Claim, Reservations, Start};
 use crate::matching::solve::Spent;
 use crate::matching::supply::Supply;
