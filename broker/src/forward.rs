@@ -90,6 +90,7 @@ pub(crate) enum MembersFailure {
     LastVoter,
     UnderWay,
     Behind,
+    NoPeers,
 }
 
 impl Format for Question {
@@ -116,6 +117,7 @@ impl From<&Error> for Failure {
                 raft::MembersError::Exists => MembersFailure::Exists,
                 raft::MembersError::Missing => MembersFailure::Missing,
                 raft::MembersError::LastVoter => MembersFailure::LastVoter,
+                raft::MembersError::NoPeers => MembersFailure::NoPeers,
                 raft::MembersError::UnderWay => MembersFailure::UnderWay,
                 raft::MembersError::Behind => MembersFailure::Behind,
             }),
@@ -141,6 +143,7 @@ impl From<Failure> for Error {
                 MembersFailure::Exists => raft::MembersError::Exists,
                 MembersFailure::Missing => raft::MembersError::Missing,
                 MembersFailure::LastVoter => raft::MembersError::LastVoter,
+                MembersFailure::NoPeers => raft::MembersError::NoPeers,
                 MembersFailure::UnderWay => raft::MembersError::UnderWay,
                 MembersFailure::Behind => raft::MembersError::Behind,
             }),

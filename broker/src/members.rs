@@ -71,6 +71,9 @@ impl Cell {
     /// [`Error::Members`] says why it cannot be done, or not yet; [`Error::NotLeader`],
     /// [`Error::Unknown`].
     pub async fn add_broker(&self, node: u64, endpoint: Endpoint) -> Result<(), Error> {
+        if self.listens().is_none() {
+            return Err(Error::Members(raft::MembersError::NoPeers));
+        }
         let Endpoint { peer, api } = endpoint;
         self.change(&Question::Add { node, peer, api }).await
     }

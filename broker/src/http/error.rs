@@ -157,6 +157,7 @@ impl From<Error> for ApiError {
                 let (status, code) = match why {
                     MembersError::Missing => return ApiError::not_found(),
                     MembersError::Exists => (StatusCode::CONFLICT, "BROKER_EXISTS"),
+                    MembersError::NoPeers => (StatusCode::CONFLICT, "NO_PEERS"),
                     MembersError::LastVoter => (StatusCode::CONFLICT, "LAST_VOTER"),
                     MembersError::UnderWay => (unavailable, "CHANGE_UNDER_WAY"),
                     MembersError::Behind => (unavailable, "BROKER_BEHIND"),

@@ -327,6 +327,9 @@ pub enum MembersError {
     /// It is the only voter.
     #[error("the cell would be left without a voter")]
     LastVoter,
+    /// This node has no port for others.
+    #[error("the broker has no port for others: this cell is one of a single broker")]
+    NoPeers,
     /// Another change is under way.
     #[error("another change of the members is under way; one at a time")]
     UnderWay,

@@ -118,6 +118,7 @@ async fn a_bad_tenant_cluster_quota_or_price_is_refused_and_changes_nothing() {
         json!({"owner": "acme", "model": "a100", "tier": "standard",
         "per_gpu_hour": {"amount": amount, "currency": "EUR"}})
     };
+    let broker = |id: u64, peer: &str| json!({"id": id, "peer": peer});
     let cluster = |owner: &str, devices: i64| {
         let id = "south";
         json!({"id": id, "owner": owner, "region": "eu", "devices_max": devices})
@@ -136,6 +137,11 @@ async fn a_bad_tenant_cluster_quota_or_price_is_refused_and_changes_nothing() {
             "/parent",
         ),
         ("POST", "/v1/tenants", json!({"id": "z", "admin": true}), 422, "BODY_INVALID", "/admin"),
+        ("POST", "/v1/cell/brokers", broker(0, "h:1"), 422, "BODY_INVALID", "/id"),
+        ("POST", "/v1/cell/brokers", broker(2, "h"), 422, "BODY_INVALID", "/peer"),
+        ("POST", "/v1/cell/brokers", broker(2, "h:0"), 422, "BODY_INVALID", "/peer"),
+        // A cell whose broker has no port for others.
+        ("POST", "/v1/cell/brokers", broker(2, "h:1"), 409, "NO_PEERS", ""),
         ("POST", "/v1/clusters", cluster("no", 1), 422, "TENANT_MISSING", "/owner"),
         ("POST", "/v1/clusters", cluster("acme", 0), 422, "BODY_INVALID", "/devices_max"),
         ("POST", "/v1/clusters", cluster("acme", 1_000_001), 422, "BODY_INVALID", "/devices_max"),
