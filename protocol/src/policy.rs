@@ -119,9 +119,9 @@ pub enum PolicyError {
     /// Zero, where zero makes no sense.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
-    /// More than past use is remembered for.
-    #[error("half_life and entry_penalty must be at most 31536000 seconds (365 days)")]
-    TooLong,
+    /// More than anything in a cell lasts.
+    #[error("{0} must be at most 31536000 seconds (365 days)")]
+    TooLong(&'static str),
     /// A guest would be warned when it should have gone.
     #[error("stalled_after must be longer than end_notice")]
     StalledTooShort,
@@ -139,8 +139,9 @@ pub enum PolicyError {
     PausesTooMany,
 }
 
-/// Longest half-life: beyond it the decay of a millisecond is too small to be written exactly.
-const HALF_LIFE_MAX: Seconds = Seconds::new(365 * 24 * 3_600);
+/// Longest span of a policy. Beyond it the decay of a millisecond by a half-life is too small to be
+/// written exactly, and what is meant by a span of years is "never", which no other span can be.
+const SPAN_MAX: Seconds = Seconds::new(365 * 24 * 3_600);
 
 impl Policy {
     /// Checks the relations between the fields; names the one that is wrong.
@@ -167,8 +168,8 @@ impl Policy {
         if let Some((name, _)) = not_zero.iter().find(|(_, value)| *value == 0) {
             return Err(PolicyError::Zero(name));
         }
-        if self.half_life.max(self.entry_penalty) > HALF_LIFE_MAX {
-            return Err(PolicyError::TooLong);
+        if let Some((name, _)) = self.spans().into_iter().find(|(_, span)| *span > SPAN_MAX) {
+            return Err(PolicyError::TooLong(name));
         }
         if self.pledge <= grace {
             return Err(PolicyError::PledgeTooShort);
@@ -187,6 +188,36 @@ impl Policy {
             Some((name, _)) => Err(PolicyError::OverWhole(name)),
             None => Ok(()),
         }
+    }
+
+    /// Every span of time, by the name of its field.
+    fn spans(&self) -> [(&'static str, Seconds); 22] {
+        let Policy { preemption, min_run, .. } = self;
+        let pauses = preemption.pauses.iter().copied().max();
+        [
+            ("renew", self.renew),
+            ("lease_ttl", self.lease_ttl),
+            ("silence_margin", self.silence_margin),
+            ("owner_grace_opportunistic", self.owner_grace_opportunistic),
+            ("owner_grace", self.owner_grace),
+            ("end_notice", self.end_notice),
+            ("offer_ttl", self.offer_ttl),
+            ("start_timeout", self.start_timeout),
+            ("pledge", self.pledge),
+            ("min_run.opportunistic", min_run.opportunistic),
+            ("min_run.standard", min_run.standard),
+            ("min_run.reserved", min_run.reserved),
+            ("key_retention", self.key_retention),
+            ("seal_interval", self.seal_interval),
+            ("half_life", self.half_life),
+            ("entry_penalty", self.entry_penalty),
+            ("preemption.min_run_max", preemption.min_run_max),
+            ("preemption.pauses", pauses.unwrap_or(Seconds::ZERO)),
+            ("preemption.checkpoint_interval", preemption.checkpoint_interval),
+            ("node_pause", self.node_pause),
+            ("stalled_after", self.stalled_after.unwrap_or(Seconds::ZERO)),
+            ("clock_limit", self.clock_limit),
+        ]
     }
 
     /// After how long without any use a lease of this class is taken back; never, if nothing.
@@ -232,7 +263,54 @@ mod tests {
         assert_eq!(of(0), Err(PolicyError::Zero("half_life")));
         assert_eq!(of(1), Ok(()));
         assert_eq!(of(31_536_000), Ok(()));
-        assert_eq!(of(31_536_001), Err(PolicyError::TooLong));
+        assert_eq!(of(31_536_001), Err(PolicyError::TooLong("half_life")));
+    }
+
+    #[test]
+    fn no_span_is_longer_than_a_year_and_its_field_is_named() {
+        let year = Seconds::new(31_536_000);
+        let with = |span| {
+            let preemption = PreemptionPolicy {
+                min_run_max: span,
+                pauses: vec![Seconds::new(60), span],
+                checkpoint_interval: span,
+                ..PreemptionPolicy::default()
+            };
+            Policy {
+                silence_margin: span,
+                offer_ttl: span,
+                start_timeout: span,
+                pledge: span,
+                min_run: ByTier::all(span),
+                key_retention: span,
+                seal_interval: span,
+                node_pause: span,
+                stalled_after: Some(span),
+                clock_limit: span,
+                preemption,
+                ..Policy::default()
+            }
+        };
+        assert_eq!(with(year).validate(), Ok(()));
+        let over = with(year.saturating_add(Seconds::new(1)));
+        let usual = Policy::default();
+        let rows = [
+            ("lease_ttl", Policy { lease_ttl: Seconds::new(u64::MAX), ..usual.clone() }),
+            ("silence_margin", Policy { silence_margin: over.silence_margin, ..usual.clone() }),
+            ("offer_ttl", Policy { offer_ttl: over.offer_ttl, ..usual.clone() }),
+            ("start_timeout", Policy { start_timeout: over.start_timeout, ..usual.clone() }),
+            ("pledge", Policy { pledge: over.pledge, ..usual.clone() }),
+            ("min_run.opportunistic", Policy { min_run: over.min_run, ..usual.clone() }),
+            ("key_retention", Policy { key_retention: over.key_retention, ..usual.clone() }),
+            ("seal_interval", Policy { seal_interval: over.seal_interval, ..usual.clone() }),
+            ("preemption.min_run_max", Policy { preemption: over.preemption, ..usual.clone() }),
+            ("node_pause", Policy { node_pause: over.node_pause, ..usual.clone() }),
+            ("stalled_after", Policy { stalled_after: over.stalled_after, ..usual.clone() }),
+            ("clock_limit", Policy { clock_limit: over.clock_limit, ..usual }),
+        ];
+        for (name, policy) in rows {
+            assert_eq!(policy.validate(), Err(PolicyError::TooLong(name)));
+        }
     }
 
     #[test]
