@@ -45,7 +45,7 @@ pub(super) fn fields(why: &WhyView) -> Vec<(&'static str, String)> {
     if let Some(start) = why.promised_start {
         fields.push(("promised start", format!("{start} at the latest")));
     }
-    if why.position.is_some() {
+    if why.position.is_some() || why.latest_start.is_some() {
         fields.push(("expected", expected(why)));
     }
     let misses = why.near_misses.iter().map(|miss| {

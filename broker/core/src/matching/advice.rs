@@ -73,6 +73,8 @@ pub enum Unmet {
     MemoryTooSmall(MiB),
     /// No cluster in an allowed region has a price posted for an allowed model and this tier.
     Unpriced,
+    /// There are clusters, but none in an allowed region.
+    NoRegion,
     /// Every price posted for an allowed model and this tier is above the cap; the lowest.
     PricesAbove(MicroCredits),
 }
@@ -162,12 +164,13 @@ fn clusters<'a>(
     all.filter(|(_, cluster)| spec.regions.is_empty() || spec.regions.contains(&cluster.region))
 }
 
-/// Whether no posted price could serve the request, in a cell that has clusters.
+/// Whether there is no cluster where it may run, or no posted price that could serve the request, in a
+/// cell that has clusters.
 fn unpriced(state: &State, spec: &RequestSpec) -> Option<Unmet> {
     let owners: BTreeSet<TenantId> =
         clusters(state, spec).map(|(_, cluster)| cluster.owner).collect();
     if owners.is_empty() {
-        return None;
+        return (!state.clusters.is_empty()).then_some(Unmet::NoRegion);
     }
     let is_allowed = |model: &GpuModel| spec.models.is_empty() || spec.models.contains(model);
     let tier = spec.class.tier();
@@ -276,26 +279,34 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// Whether the request would start now with the change, and at which price.
-    fn starts(&mut self, change: Change) -> Option<MicroCredits> {
-        self.left = self.left.checked_sub(1)?;
+    /// Whether the request would start now with the change.
+    fn starts(&mut self, change: Change) -> bool {
+        let Some(left) = self.left.checked_sub(1) else { return false };
+        self.left = left;
         let mut changed = self.request.clone();
         apply(change, &mut changed.spec);
-        changed.spec.validate().ok()?;
-        let pick = place::pick(self.problem, &Spent::default(), self.id, &changed)?;
-        Some(pick.price.per_gpu_hour)
+        changed.spec.validate().is_ok()
+            && place::pick(self.problem, &Spent::default(), self.id, &changed).is_some()
     }
 
     fn first(&mut self, mut changes: impl Iterator<Item = Change>) -> Option<Change> {
-        changes.find(|change| self.starts(*change).is_some())
+        changes.find(|change| self.starts(*change))
     }
 
-    /// The lowest price at which it would start.
+    /// The lowest posted price at which it would start: with a higher cap it may do all that it may
+    /// with a lower one. What it would be granted without a cap says less, as price is what places are
+    /// compared by last.
     fn price(&mut self) -> Option<Change> {
-        self.request.spec.max_price?;
-        let price = self.starts(Change::MaxPrice(MicroCredits::new(i64::MAX)))?;
-        let change = Change::MaxPrice(price);
-        self.starts(change).map(|_| change)
+        let cap = self.request.spec.max_price?;
+        let tier = self.request.spec.class.tier();
+        let prices = self.problem.view.state.prices.iter();
+        let posted =
+            prices.filter(|((_, _, of), _)| *of == tier).map(|(_, price)| price.per_gpu_hour);
+        let above: BTreeSet<MicroCredits> = posted.filter(|price| *price > cap).collect();
+        let above: Vec<MicroCredits> = above.into_iter().collect();
+        let lowest = above.partition_point(|price| !self.starts(Change::MaxPrice(*price)));
+        let change = above.get(lowest).copied().map(Change::MaxPrice)?;
+        self.starts(change).then_some(change)
     }
 
     /// The largest number up to `most` with which it would start: less always fits where more does.
@@ -304,11 +315,11 @@ impl Trial<'_> {
         while low < high {
             let middle = high - (high - low) / 2;
             match self.starts(change(middle)) {
-                Some(_) => low = middle,
-                None => high = middle - 1,
+                true => low = middle,
+                false => high = middle - 1,
             }
         }
-        (low > 0).then(|| change(low)).filter(|found| self.starts(*found).is_some())
+        (low > 0).then(|| change(low)).filter(|found| self.starts(*found))
     }
 }
 

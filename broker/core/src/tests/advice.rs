@@ -9,13 +9,13 @@ use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::{IdleFor, OfferTerms};
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
-use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec, WaitReason};
+use sublet_protocol::requests::{Capability, Class, Placement, RequestSpec, Tier, WaitReason};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds};
 
 use crate::matching::{
     self, Change, Explanation, Shortfall, Unmet, WhatIfOutcome, explain, unmet_at_sight, what_if,
 };
-use crate::state::StateView;
+use crate::state::{State, StateView};
 use crate::testing::{HOUR, World, agent, gpu, model, offer, operator, spec, tenant, user};
 
 fn view(world: &World) -> StateView<'_> {
@@ -164,12 +164,49 @@ fn what_nothing_known_could_meet_is_said_at_once() {
     assert_eq!(explain(view(&world), request).unwrap().unmet, Some(Unmet::NodeTooSmall(8)));
 }
 
+/// Price is what places are compared by last: what would be granted without a cap is not the cheapest.
 #[test]
-fn of_a_cell_without_clusters_nothing_is_known() {
+fn the_price_that_helps_is_the_lowest_that_does_and_not_that_of_the_place_taken_without_a_cap() {
     let mut world = World::new();
-    let fresh =
-        RequestSpec { regions: vec![Region::new("mars").unwrap()], ..spec(Class::Batch, 9) };
-    assert_eq!(told(&world, &fresh).unmet, None, "no cluster is in that region");
+    for (number, name, price) in [(0, "a", 4), (1, "b", 3), (2, "c", 2)] {
+        let model = GpuModel::new(name).unwrap();
+        let per_gpu_hour = MicroCredits::new(price * MicroCredits::PER_UNIT);
+        let (owner, tier) = (tenant("owner"), Tier::Standard);
+        world.must(operator(), Command::SetPrice { owner, model, tier, per_gpu_hour });
+        // Of the dear one most is asked for, so that it would be left by nobody.
+        let quota = Quota::of(GpuMilli::new(if name == "c" { 0 } else { 8_000 }));
+        world.must(operator(), Command::SetQuota { tenant: tenant("acme"), model, quota });
+        world.register(number, 1);
+        for slot in 0..=number {
+            let slice = gpu(number * 8 + slot);
+            let terms = offer(slice, 1, 1);
+            let capacity = Capacity { model, ..terms.capacity };
+            world.must(
+                agent(slice),
+                Command::OfferCapacity { offer: OfferTerms { capacity, ..terms } },
+            );
+        }
+    }
+    let at = |units| Some(MicroCredits::new(units * MicroCredits::PER_UNIT));
+    let any = what_if(view(&world), tenant("acme"), &spec(Class::Batch, 1)).outcome;
+    let WhatIfOutcome::Grant { price, .. } = any else { panic!("{any:?}") };
+    assert_eq!(Some(price.per_gpu_hour), at(4), "the fullest node is taken, whatever it costs");
+    // The cheapest is not in its quota.
+    let cheap = RequestSpec { max_price: at(1), ..spec(Class::Batch, 1) };
+    helps(&world, &cheap, Change::MaxPrice(at(3).unwrap()));
+}
+
+#[test]
+fn of_a_region_without_a_cluster_it_is_said_and_of_a_cell_without_clusters_nothing_is_known() {
+    let mut world = World::new();
+    let mars = RequestSpec { regions: vec![Region::new("mars").unwrap()], ..spec(Class::Batch, 9) };
+    assert_eq!(told(&world, &mars).unmet, Some(Unmet::NoRegion));
+    assert_eq!(unmet_at_sight(&world.state, &mars), Some(Unmet::NoRegion));
+    let both = [Region::new("mars").unwrap(), Region::new("eu").unwrap()];
+    let both = RequestSpec { regions: both.to_vec(), ..spec(Class::Batch, 9) };
+    assert_eq!(told(&world, &both).unmet, None);
+    let bare = State::default();
+    assert_eq!(unmet_at_sight(&bare, &mars), None, "clusters may still join");
     let h100 = GpuModel::new("h100").unwrap();
     let quota = Quota::of(GpuMilli::new(1_000));
     world.must(operator(), Command::SetQuota { tenant: tenant("acme"), model: h100, quota });

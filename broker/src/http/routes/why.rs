@@ -114,6 +114,9 @@ pub(super) fn waiting(app: &App, explanation: &Explanation) -> WhyView {
     let detail = primary.and_then(detail);
     let currency = app.currency();
     let change = explanation.change.map(|change| texts::change(change, currency));
+    // Who waits for better hours, or pauses, is in no line.
+    let place = (explanation.position, explanation.position.saturating_sub(1));
+    let position = (explanation.reason != WaitReason::Deferred).then_some(place);
     let general = || texts::wait_change(explanation.reason).map(str::to_owned);
     WhyView {
         id: None,
@@ -121,8 +124,8 @@ pub(super) fn waiting(app: &App, explanation: &Explanation) -> WhyView {
         code: texts::wait_code(explanation.reason).to_owned(),
         text: texts::explanation(explanation, detail.as_deref()),
         since: None,
-        position: Some(explanation.position),
-        ahead: Some(explanation.position.saturating_sub(1)),
+        position: position.map(|(position, _)| position),
+        ahead: position.map(|(_, ahead)| ahead),
         near_misses: misses,
         change: change.or_else(general),
         promised_start: explanation.promised.map(Time),

@@ -87,6 +87,8 @@ async fn a_request_waits_for_off_peak_hours_and_says_so() {
     assert_eq!(why["earliest_start"], json!(begin));
     assert!(why["text"].as_str().unwrap().contains(&format!("not before {begin}")), "{why}");
     assert_eq!(why["change"], "do not wait for better hours: it would start now");
+    assert_eq!((&why["position"], &why["ahead"]), (&json!(null), &json!(null)), "it is in no line");
+    assert!(!why["text"].as_str().unwrap().contains("in the queue"), "{why}");
 
     // What its start and duration do not leave time for is refused at once.
     let soon = json!({ "duration": 600, "defer": { "deadline": later(600) } });

@@ -199,6 +199,11 @@ pub(crate) fn unmet(unmet: Unmet, currency: Currency) -> String {
             "no GPU on offer or on lease has more than {most} MiB: with this memory it cannot start \
              before a larger one is offered"
         ),
+        Unmet::NoRegion => {
+            "no cluster is in a region that it allows: it cannot start before one joins \
+                            there"
+                .to_owned()
+        }
         Unmet::Unpriced => "no price is posted for what it allows: it cannot start before an \
                             operator posts one"
             .to_owned(),
@@ -230,5 +235,10 @@ pub(crate) fn explanation(explanation: &Explanation, detail: Option<&str>) -> St
     if *pledged > 0 {
         text = format!("{pledged} of {needed} slices are being freed for it");
     }
-    format!("{text}; it needs {needed}, {fitting} on offer fit; place {position} in the queue")
+    let place = match reason {
+        // It is in no line.
+        WaitReason::Deferred => String::new(),
+        _other => format!("; place {position} in the queue"),
+    };
+    format!("{text}; it needs {needed}, {fitting} on offer fit{place}")
 }
