@@ -4,6 +4,7 @@
 //! runs the leader's driver while this node leads. It knows no HTTP and asks nobody who they are:
 //! the caller says on whose behalf it speaks.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -219,6 +220,13 @@ impl Cell {
     #[must_use]
     pub fn clock_of(&self, cluster: ClusterId, node: NodeId) -> Option<AgentClock> {
         self.parts.clocks.of((cluster, node))
+    }
+
+    /// The nodes on which nothing new is put because their wall clocks are too far off, as this broker
+    /// knows them if it leads.
+    #[must_use]
+    pub fn closed_nodes(&self) -> BTreeSet<(ClusterId, NodeId)> {
+        self.parts.clocks.limits().closed
     }
 
     /// Record `index`; nothing behind the end.

@@ -184,7 +184,7 @@ fn fields(cluster: &ClusterView) -> Vec<(&'static str, String)> {
         ("created", cluster.created_at.to_string()),
         ("nodes", nodes),
         ("devices", format!("{} of at most {}", cluster.devices, cluster.devices_max)),
-        ("free slices", cluster.offers.to_string()),
+        ("slices on offer", cluster.offers.to_string()),
         ("leased slices", cluster.leased.to_string()),
     ]
 }

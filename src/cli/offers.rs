@@ -61,7 +61,9 @@ impl Offers {
         let mut page = context.client()?.offers(&query)?;
         let mut table = Table::new(&COLUMNS, "no GPU is on offer");
         let most = self.memory.and_then(|range| range.most);
-        page.items.retain(|offer| most.is_none_or(|most| offer.memory <= most.get()));
+        if let Some(most) = most {
+            at_most(&mut page, most);
+        }
         for offer in &page.items {
             table.row(row(offer, self.tier));
         }
@@ -70,8 +72,21 @@ impl Offers {
     }
 }
 
+/// Leaves out what has more device memory than `most`, which the API does not ask for, as if it did.
+fn at_most(page: &mut OfferPage, most: MiB) {
+    let free = |page: &OfferPage| page.items.iter().map(|offer| offer.free).sum::<u32>();
+    let before = free(page);
+    page.items.retain(|offer| offer.memory <= most.get());
+    let removed = before.saturating_sub(free(page));
+    page.shown = page.shown.saturating_sub(removed);
+    if let Some(memory) = page.filtered.iter_mut().find(|filter| filter.filter == "memory") {
+        memory.removed = memory.removed.saturating_add(removed);
+    }
+}
+
 fn row(offer: &OfferView, tier: Tier) -> [String; 14] {
-    let all = offer.free.saturating_add(offer.kept).saturating_add(offer.leased);
+    let open = offer.free.saturating_add(offer.kept).saturating_add(offer.closed);
+    let all = open.saturating_add(offer.leased);
     [
         offer.model.to_string(),
         show_memory(MiB::new(offer.memory)),
@@ -103,12 +118,11 @@ fn price(prices: &[OfferPrice], tier: Tier) -> String {
 /// What was shown of what there is, and which filter removed the rest.
 fn footer(page: &OfferPage) -> String {
     let removed = page.filtered.iter().filter(|filter| filter.removed > 0);
-    let removed: Vec<String> = removed
-        .map(|filter| format!("{} removed by --{}", filter.removed, filter.filter))
-        .collect();
+    let removed =
+        removed.map(|filter| format!("{} removed by --{}", filter.removed, filter.filter));
+    let closed: u32 = page.items.iter().map(|offer| offer.closed).sum();
+    let closed =
+        (closed > 0).then(|| format!("{closed} more on nodes where nothing new is put now"));
     let shown = format!("{} of {} free slices", page.shown, page.total);
-    match removed.is_empty() {
-        true => shown,
-        false => format!("{shown}; {}", removed.join(", ")),
-    }
+    std::iter::once(shown).chain(removed).chain(closed).collect::<Vec<_>>().join("; ")
 }

@@ -27,7 +27,7 @@ impl Status {
             ("cell", cell),
             ("version", status.version.clone()),
             ("ledger time", status.now.to_string()),
-            ("free slices", status.offers.to_string()),
+            ("slices on offer", status.offers.to_string()),
             ("waiting", status.waiting.to_string()),
             (
                 "leases",

@@ -35,6 +35,9 @@ pub struct OfferView {
     pub free: u32,
     /// Slices that are free but kept for a request that others made room for.
     pub kept: u32,
+    /// Slices on offer where nothing new is put now: the wall clock of their node is too far off, or it
+    /// refused too many starts.
+    pub closed: u32,
     /// Slices that are leased.
     pub leased: u32,
     /// How long the free slices stay idle from now, in seconds: for each quantile the least of them.

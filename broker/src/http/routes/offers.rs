@@ -2,6 +2,7 @@
 
 use axum::Json as Answer;
 use axum::extract::State;
+use sublet_core::StateView;
 use sublet_protocol::api::{OfferPage, Problem};
 use sublet_protocol::requests::{COUNT_MAX, MEMORY_MAX};
 use sublet_protocol::units::MiB;
@@ -37,7 +38,9 @@ pub(crate) async fn list(
     };
     let (after, limit) = (params.text("cursor"), params.limit()?);
     params.end()?;
-    let now = app.cell.now();
-    let read = app.cell.read(|state| views::offers(state, now, filter, (after.as_deref(), limit)));
+    let (now, closed) = (app.cell.now(), app.cell.closed_nodes());
+    let read = app.cell.read(|state| {
+        views::offers(StateView { state, now }, &closed, filter, (after.as_deref(), limit))
+    });
     Ok(Answer(read.await?))
 }

@@ -11,6 +11,14 @@ async fn node(world: &World) -> Value {
     nodes[0].take()
 }
 
+/// Slices that a borrower is shown as free, and as closed.
+async fn free_and_closed(world: &World) -> (u64, u64) {
+    let offers = world.call(Call::get("/v1/offers").tenant("initech")).await.expect(200).json();
+    let closed = |offer: &Value| offer["closed"].as_u64().unwrap();
+    let closed = offers["items"].as_array().unwrap().iter().map(closed).sum();
+    (offers["total"].as_u64().unwrap(), closed)
+}
+
 #[tokio::test]
 async fn a_clock_that_is_far_off_is_shown_and_nothing_new_is_put_there_until_it_is_right() {
     let world = World::new().await;
@@ -27,6 +35,7 @@ async fn a_clock_that_is_far_off_is_shown_and_nothing_new_is_put_there_until_it_
     let clusters = world.call(Call::get("/v1/clusters").operator()).await.expect(200).json();
     assert_eq!(clusters["items"][0]["nodes_clock_off"], 1);
 
+    assert_eq!(free_and_closed(&world).await, (0, 4));
     let request = world.ask("initech", "k", &json!({"duration": 60})).await;
     let call = Call::get(&format!("/v1/why/{request}")).tenant("initech");
     let why = world.call(call).await.expect(200).json();
@@ -39,6 +48,7 @@ async fn a_clock_that_is_far_off_is_shown_and_nothing_new_is_put_there_until_it_
     assert_eq!(world.call(plan).await.expect(200).json()["outcome"]["kind"], "wait");
 
     world.tell_clocks(3, 0).await;
+    assert_eq!(free_and_closed(&world).await, (4, 0));
     world.granted(request).await;
     assert_eq!(node(&world).await["clock"], "right");
 }

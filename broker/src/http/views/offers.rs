@@ -1,14 +1,14 @@
 //! Offers, alike ones counted together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_core::State;
+use sublet_core::{State, StateView};
 use sublet_protocol::api::{FilterCount, Money, OfferPage, OfferPrice, OfferView};
 use sublet_protocol::capacity::{Capacity, Isolation, SliceId};
-use sublet_protocol::ids::{ClusterId, GpuModel};
+use sublet_protocol::ids::{ClusterId, GpuModel, NodeId};
 use sublet_protocol::offers::IdleFor;
 use sublet_protocol::requests::Tier;
-use sublet_protocol::units::{MiB, Seconds, Timestamp};
+use sublet_protocol::units::{MiB, Seconds};
 
 /// Which offers a borrower wants to see.
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,6 +63,7 @@ impl Alike {
 struct Group {
     free: u32,
     kept: u32,
+    closed: u32,
     leased: u32,
     terms: Option<Terms>,
 }
@@ -83,14 +84,16 @@ impl Terms {
     }
 }
 
-/// One page of the groups that pass the filter, after the group with the id `after`.
+/// One page of the groups that pass the filter, after the group with the id `after`. On nodes that are
+/// `closed` nothing is free.
 pub(crate) fn offers(
-    state: &State,
-    now: Timestamp,
+    view: StateView<'_>,
+    closed: &BTreeSet<(ClusterId, NodeId)>,
     filter: OfferFilter,
     (after, limit): (Option<&str>, usize),
 ) -> OfferPage {
-    let groups = groups(state, now);
+    let state = view.state;
+    let groups = groups(view, closed);
     let free = |groups: &[(Alike, Group)]| groups.iter().map(|(_, group)| group.free).sum();
     let total = free(&groups);
     let mut filtered = Vec::new();
@@ -115,7 +118,7 @@ pub(crate) fn offers(
         .iter()
         .map(|(alike, group)| (alike.id(), alike, group))
         .filter(|(id, _, _)| after.is_none_or(|after| id.as_str() > after))
-        .map(|(id, alike, group)| view(state, id, alike, group))
+        .map(|(id, alike, group)| shown_as(state, id, alike, group))
         .collect();
     items.sort_by(|a, b| a.id.cmp(&b.id));
     let is_last = items.len() <= limit;
@@ -124,12 +127,24 @@ pub(crate) fn offers(
     OfferPage { items, next_cursor, shown, total, filtered }
 }
 
-fn groups(state: &State, now: Timestamp) -> Vec<(Alike, Group)> {
+fn groups(
+    StateView { state, now }: StateView<'_>,
+    closed: &BTreeSet<(ClusterId, NodeId)>,
+) -> Vec<(Alike, Group)> {
+    let is_closed = |slice: &SliceId| {
+        let node = (slice.cluster, slice.node);
+        let is_paused = state.nodes().get(&node).is_some_and(|node| node.is_paused(now));
+        is_paused || closed.contains(&node)
+    };
     let mut groups: BTreeMap<Alike, Group> = BTreeMap::new();
     for (slice, offer) in state.offers().iter().filter(|(_, offer)| offer.expires_at() > now) {
         let group = groups.entry(Alike::new(slice, offer.capacity())).or_default();
         if state.pledged().contains_key(slice) {
             group.kept += 1;
+            continue;
+        }
+        if is_closed(slice) {
+            group.closed += 1;
             continue;
         }
         group.free += 1;
@@ -146,7 +161,7 @@ fn groups(state: &State, now: Timestamp) -> Vec<(Alike, Group)> {
     groups.into_iter().collect()
 }
 
-fn view(state: &State, id: String, alike: &Alike, group: &Group) -> OfferView {
+fn shown_as(state: &State, id: String, alike: &Alike, group: &Group) -> OfferView {
     let cluster = state.clusters().get(&alike.cluster);
     let cluster = cluster.expect("INV-15: what is offered or leased stands in a known cluster");
     let none = IdleFor { p10: Seconds::ZERO, p50: Seconds::ZERO, p90: Seconds::ZERO };
@@ -169,6 +184,7 @@ fn view(state: &State, id: String, alike: &Alike, group: &Group) -> OfferView {
         isolation: alike.isolation,
         free: group.free,
         kept: group.kept,
+        closed: group.closed,
         leased: group.leased,
         idle_for: terms.idle_for,
         recall_notice: terms.recall_notice.get(),
