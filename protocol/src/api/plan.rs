@@ -51,6 +51,9 @@ pub enum PlanOutcome {
         per_gpu_hour: Money,
         /// How many slices.
         slices: u32,
+        /// How much of a GPU each is, in thousandths: what was asked for or, where no smaller part is
+        /// on offer, more. That is what is paid, and what counts for quotas and budgets.
+        gpu: u64,
     },
     /// It would be granted once leases of a lower tier have ended for it.
     Preempt {
@@ -128,9 +131,9 @@ pub struct WhyView {
     pub text: String,
     /// Since when it is in its state; none in a dry run.
     pub since: Option<Time>,
-    /// Its place in the queue, 1 for the first; none unless it waits.
+    /// Its place in the queue, 1 for the first; none unless it waits, and none while it is deferred.
     pub position: Option<u32>,
-    /// How many requests are before it; none unless it waits.
+    /// How many requests are before it; none unless it has a place in the queue.
     pub ahead: Option<u32>,
     /// What nearly fits, and what stands in the way.
     pub near_misses: Vec<NearMissView>,

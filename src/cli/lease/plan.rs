@@ -72,7 +72,7 @@ pub(super) fn print(printer: Printer, plan: &PlanView, body: &Body) -> Outcome<(
 fn fields(plan: &PlanView) -> Vec<(&'static str, String)> {
     let mut fields = vec![("outcome", plan.text.clone())];
     match &plan.outcome {
-        PlanOutcome::Grant { cluster, model, per_gpu_hour, slices } => {
+        PlanOutcome::Grant { cluster, model, per_gpu_hour, slices, gpu: _ } => {
             let price = format!("{} {}", show_money(per_gpu_hour.amount), per_gpu_hour.currency);
             fields.push(("where", format!("{slices} × {model} in {cluster}")));
             fields.push(("price", format!("{price} per GPU-hour")));

@@ -86,6 +86,9 @@ pub enum WhatIfOutcome {
         model: GpuModel,
         /// At which price.
         price: Price,
+        /// How much of a GPU each slice is: what was asked for or, where no smaller part is on offer,
+        /// more; that is what is paid and counted.
+        gpu: GpuMilli,
         /// Which slices.
         members: Vec<PlanMember>,
     },
@@ -335,8 +338,10 @@ pub fn what_if_within(
     if let Some(pick) = place::pick(&problem, &Spent::default(), id, &request) {
         let hold = money::cost_half_even(pick.price, pick.total, spec.duration.as_millis());
         let (cluster, model, price) = (pick.cluster, pick.model, pick.price);
+        let gpu = GpuMilli::new(pick.total.get() / u64::from(spec.count.max(1)));
         let members = pick.take(&mut problem.nodes);
-        return WhatIf { outcome: WhatIfOutcome::Grant { cluster, model, price, members }, hold };
+        let outcome = WhatIfOutcome::Grant { cluster, model, price, gpu, members };
+        return WhatIf { outcome, hold };
     }
     let may_end_some =
         spec.class.tier() > Tier::Opportunistic || view.state.tree.may_take_back(tenant);

@@ -15,6 +15,7 @@ use sublet_protocol::money::Currency;
 use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{OnRecall, RequestSpec, Tier};
+use sublet_protocol::units::GpuMilli;
 
 use super::requests::unknown_tenant;
 use super::why;
@@ -55,7 +56,7 @@ pub(crate) async fn plan(
     let what_if = app.cell.what_if(tenant, &spec).await?;
     let hold = what_if.hold.map(|hold| Money::new(hold, policy.currency));
     let outcome = outcome(&app, tenant, what_if, policy.currency);
-    let text = text(&outcome, hold);
+    let text = text(&outcome, spec.gpu, hold);
     let effective = effective(&body, &spec, &policy, &outcome);
     let preemption = preemption(&spec, &policy);
     Ok(Answer(PlanView { outcome, text, effective, hold, preemption, at }))
@@ -68,11 +69,12 @@ fn outcome(
     currency: Currency,
 ) -> PlanOutcome {
     match what_if.outcome {
-        WhatIfOutcome::Grant { cluster, model, price, members } => PlanOutcome::Grant {
+        WhatIfOutcome::Grant { cluster, model, price, gpu, members } => PlanOutcome::Grant {
             cluster,
             model,
             per_gpu_hour: Money::new(price.per_gpu_hour, currency),
             slices: u32::try_from(members.len()).unwrap_or(u32::MAX),
+            gpu: gpu.get(),
         },
         WhatIfOutcome::Preempt { victims } => {
             let count = u32::try_from(victims.len()).unwrap_or(u32::MAX);
@@ -113,13 +115,22 @@ pub(super) fn refusal(app: &App, rejection: Rejection) -> ApiError {
     ApiError::content(rejection.code(), "/models", detail)
 }
 
-fn text(outcome: &PlanOutcome, hold: Option<Money>) -> String {
+fn text(outcome: &PlanOutcome, asked: GpuMilli, hold: Option<Money>) -> String {
     let most = hold.map(|hold| format!(", at most {hold}")).unwrap_or_default();
     match outcome {
-        PlanOutcome::Grant { cluster, model, per_gpu_hour, slices } => format!(
-            "it would be granted now: {slices} of {model} in {cluster} \
-             at {per_gpu_hour} per GPU-hour{most}"
-        ),
+        PlanOutcome::Grant { cluster, model, per_gpu_hour, slices, gpu } => {
+            let larger = match *gpu > asked.get() {
+                true => format!(
+                    "; no part that small is on offer: each is {gpu} thousandths of a GPU, and is \
+                     paid and counted as that"
+                ),
+                false => String::new(),
+            };
+            format!(
+                "it would be granted now: {slices} of {model} in {cluster} \
+                 at {per_gpu_hour} per GPU-hour{most}{larger}"
+            )
+        }
         PlanOutcome::Preempt { victims, .. } => {
             format!("it would be granted once {victims} of lower rank have ended for it{most}")
         }
