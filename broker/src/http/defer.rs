@@ -64,8 +64,10 @@ fn resolved(
             let millis = deadline.get().checked_sub(needed.as_millis().get());
             let last = millis.map(Timestamp::new).filter(|last| *last >= begin);
             last.ok_or_else(|| {
-                let detail =
-                    format!("it cannot be over by then: start and duration take up to {needed} s");
+                let after = if begin > now { " after not_before" } else { "" };
+                let detail = format!(
+                    "it cannot be over by then: start and duration take up to {needed} s{after}"
+                );
                 ApiError::content("DEFER_INVALID", "/defer/deadline", detail)
             })
         })

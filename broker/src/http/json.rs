@@ -27,8 +27,15 @@ pub(crate) fn check_depth(bytes: &[u8], most: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Reads the whole of `bytes`.
+/// Reads the whole of `bytes`: an object. A list would be taken for the fields in the order in which they
+/// happen to be declared.
 pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    if bytes.trim_ascii_start().first() == Some(&b'[') && is_json(bytes) {
+        let detail = "a list was sent, an object with named fields is wanted: {…}";
+        let summary = format!("the body is not acceptable: {detail}");
+        let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "BODY_INVALID", summary);
+        return Err(error.at("", detail));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let pointer = pointer(error.path());
@@ -118,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_by_a_pointer() {
-        let rows: [(&str, &str, &str); 8] = [
+        let rows: [(&str, &str, &str); 10] = [
             (r#"{"duration":60,"models":["h200","H200"]}"#, "/models/1", "BODY_INVALID"),
             (
                 r#"{"duration":60,"max_price":{"amount":"x","currency":"EUR"}}"#,
@@ -127,6 +134,9 @@ mod tests {
             ),
             (r#"{"duration":60,"a/b~c":1}"#, "/a~1b~0c", "BODY_INVALID"),
             ("{}", "", "BODY_INVALID"),
+            // Fields by their places are no JSON that anybody documents.
+            (r#" ["default"]"#, "", "BODY_INVALID"),
+            (r#"["default""#, "", "BODY_MALFORMED"),
             (r#"{"duration":60,"class":0}"#, "/class", "BODY_INVALID"),
             (r#"{"duration":1e999}"#, "/duration", "BODY_INVALID"),
             (r#"{"duration":NaN}"#, "/duration", "BODY_MALFORMED"),
