@@ -11,7 +11,7 @@ use super::global::Context;
 use crate::client::Query;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Column, Table};
-use crate::units::show_gpus;
+use crate::units::{parse_quota, show_gpus};
 
 /// Show and set quotas.
 #[derive(Debug, Subcommand)]
@@ -39,15 +39,15 @@ pub(super) struct Set {
     /// For this GPU model.
     #[arg(long, value_parser = amounts::model)]
     model: GpuModel,
-    /// How many GPUs it is guaranteed; 0 for none.
-    #[arg(allow_negative_numbers = true)]
-    gpus: u64,
+    /// How many GPUs it is guaranteed, as 8 or 0.5; 0 for none.
+    #[arg(value_parser = parse_quota, allow_negative_numbers = true)]
+    gpus: GpuMilli,
     /// How many more it may borrow from its group; as many as there are if this is left out.
-    #[arg(long, value_name = "GPUS", allow_negative_numbers = true)]
-    borrow: Option<u64>,
+    #[arg(long, value_name = "GPUS", value_parser = parse_quota, allow_negative_numbers = true)]
+    borrow: Option<GpuMilli>,
     /// How many of its own its group may lend to others; all if this is left out.
-    #[arg(long, value_name = "GPUS", allow_negative_numbers = true)]
-    lend: Option<u64>,
+    #[arg(long, value_name = "GPUS", value_parser = parse_quota, allow_negative_numbers = true)]
+    lend: Option<GpuMilli>,
     /// Count only what its own clusters have on offer or on lease.
     #[arg(long)]
     hardware: bool,
@@ -55,10 +55,10 @@ pub(super) struct Set {
 
 impl Set {
     fn body(&self) -> Outcome<QuotaSet> {
-        let amount = |gpus: u64| {
-            let milli = gpus.saturating_mul(GpuMilli::DEVICE.get());
-            let error = |_| Failure::usage(format!("{gpus} GPUs are too many for a quota"));
-            Whole::new(milli).map_err(error)
+        let amount = |gpus: GpuMilli| {
+            let gpus_text = show_gpus(gpus);
+            let error = |_| Failure::usage(format!("{gpus_text} GPUs are too many for a quota"));
+            Whole::new(gpus.get()).map_err(error)
         };
         Ok(QuotaSet {
             nominal: amount(self.gpus)?,

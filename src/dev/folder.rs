@@ -1,11 +1,15 @@
 //! The folder of a `sublet dev`: given and kept, or temporary and removed at the end.
 
 use std::fs::{self, File, TryLockError};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
 use crate::failure::{Exit, Failure, Outcome};
+
+/// The file with the speed.
+const SPEED: &str = "speed";
 
 /// An open folder. While it lives no other `sublet dev` can open it.
 pub(super) struct Folder {
@@ -65,6 +69,19 @@ impl Folder {
     /// The key that signs tokens.
     pub(super) fn key(&self) -> PathBuf {
         self.path.join("dev-key.pem")
+    }
+
+    /// The speed of the last start in this folder, if there was one that got as far as to say so.
+    pub(super) fn last_speed(&self) -> Option<NonZeroU32> {
+        fs::read_to_string(self.path.join(SPEED)).ok()?.trim().parse().ok()
+    }
+
+    /// Writes down the speed for the next start.
+    pub(super) fn keep_speed(&self, speed: NonZeroU32) -> Outcome<()> {
+        let path = self.path.join(SPEED);
+        fs::write(&path, format!("{speed}\n")).map_err(|error| {
+            Failure::new(Exit::Failed, format!("cannot write {}", path.display())).because(error)
+        })
     }
 
     /// What the agent of a node must not forget.

@@ -50,6 +50,26 @@ impl Pace {
         }
     }
 
+    /// A policy that was kept from a start at the speed `last`, at this one: spans that were as that
+    /// start set them become those of this speed, what an operator has set stays.
+    pub(super) fn kept(self, last: Pace, policy: &Policy) -> Policy {
+        let (was, is) = (last.policy(), self.policy());
+        let span = |of: fn(&Policy) -> Seconds| match of(policy) == of(&was) {
+            true => of(&is),
+            false => of(policy),
+        };
+        Policy {
+            renew: span(|policy| policy.renew),
+            lease_ttl: span(|policy| policy.lease_ttl),
+            silence_margin: span(|policy| policy.silence_margin),
+            offer_ttl: span(|policy| policy.offer_ttl),
+            start_timeout: span(|policy| policy.start_timeout),
+            pledge: span(|policy| policy.pledge),
+            seal_interval: span(|policy| policy.seal_interval),
+            ..policy.clone()
+        }
+    }
+
     /// When a device counts as idle.
     pub(super) fn idle_rule(self) -> IdleRule {
         let gap_max = Millis::new(self.sample_every().get().saturating_mul(4));
@@ -77,6 +97,19 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kept_policy_follows_the_speed_but_for_what_an_operator_has_set() {
+        let [usual, fast] = [60, 600].map(|speed| Pace(NonZeroU32::new(speed).unwrap()));
+        let set =
+            Policy { half_life: Seconds::new(5), pledge: Seconds::new(777), ..usual.policy() };
+        assert_eq!(usual.kept(usual, &set), set);
+        let kept = fast.kept(usual, &set);
+        let expected =
+            Policy { half_life: Seconds::new(5), pledge: Seconds::new(777), ..fast.policy() };
+        assert_eq!(kept, expected);
+        assert_eq!(usual.kept(fast, &kept), set, "and back");
+    }
 
     #[test]
     fn the_policy_is_valid_at_any_speed() {

@@ -1,6 +1,7 @@
 //! Founds the made-up world in the cell, by the commands an operator would send.
 //!
-//! What is there already is left alone, so that a restart writes nothing.
+//! What is there already is left alone, so that a restart writes nothing and what an operator has set
+//! stays as it was set.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +12,7 @@ use sublet_protocol::policy::Policy;
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::units::GpuMilli;
 
+use super::pace::Pace;
 use super::site::{Site, tenants};
 use crate::failure::{Exit, Failure, Outcome};
 
@@ -28,25 +30,29 @@ pub(super) fn key() -> KeyId {
     KeyId::new(KEY).expect("a key id of allowed characters")
 }
 
-/// Adds what is missing.
-pub(super) async fn found(cell: &Cell, sites: &[Site], policy: Policy) -> Outcome<()> {
-    let wanted = commands(sites, policy);
+/// Adds what is missing, at this speed; `last` is that of the start before it, if there was one.
+pub(super) async fn found(
+    cell: &Cell,
+    sites: &[Site],
+    pace: Pace,
+    last: Option<Pace>,
+) -> Outcome<()> {
     let missing = cell.read(|state| {
+        let policy = pace.kept(last.unwrap_or(pace), state.policy());
         let is_missing = |command: &Command| match command {
             Command::SetPolicy { policy } => state.policy() != policy,
             Command::CreateTenant { tenant, .. } => !state.tenants().contains_key(tenant),
             Command::CreateCluster { cluster, .. } => !state.clusters().contains_key(cluster),
-            Command::SetQuota { tenant, model, quota } => {
+            Command::SetQuota { tenant, model, .. } => {
                 let known = state.tree().node(*tenant);
-                known.is_none_or(|known| known.quotas().get(model) != Some(quota))
+                known.is_none_or(|known| !known.quotas().contains_key(model))
             }
-            Command::SetPrice { owner, model, tier, per_gpu_hour } => {
-                let known = state.prices().get(&(*owner, *model, *tier));
-                known.is_none_or(|known| known.per_gpu_hour != *per_gpu_hour)
+            Command::SetPrice { owner, model, tier, .. } => {
+                !state.prices().contains_key(&(*owner, *model, *tier))
             }
             _ => true,
         };
-        wanted.into_iter().filter(is_missing).collect::<Vec<_>>()
+        commands(sites, policy).into_iter().filter(is_missing).collect::<Vec<_>>()
     });
     let failed =
         |what: String| Failure::new(Exit::Failed, "the cell cannot be set up").because(what);

@@ -137,7 +137,8 @@ impl World {
         let pace = Pace(settings.speed);
         let id = CellId::new("dev").expect("a cell id of allowed characters");
         let cell = open(id, folder, pace).await?;
-        setup::found(&cell, sites, pace.policy()).await?;
+        setup::found(&cell, sites, pace, folder.last_speed().map(Pace)).await?;
+        folder.keep_speed(settings.speed)?;
         let begin = cell.record(0).map_err(|error| broken(&error))?;
         let begin = begin.map_or(Timestamp::ZERO, |record| record.time);
         let resumed = cell.now();

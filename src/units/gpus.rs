@@ -57,6 +57,27 @@ fn number(text: &str) -> Result<Gpus, String> {
     }
 }
 
+/// Reads an amount of GPUs as quotas have it: any number of thousandths, also of none, as `8`, `2.5` or
+/// `500m`.
+pub(crate) fn parse_quota(text: &str) -> Result<GpuMilli, String> {
+    let error = || format!("{text:?} is no number of GPUs: write 8 or, with thousandths, 2.5");
+    let (whole, fraction, places, unit) = split_number(text.trim()).ok_or_else(error)?;
+    let per_gpu = match (unit, fraction) {
+        ("", _) => 1_000_u128,
+        // Thousandths of a GPU, as in Kubernetes.
+        ("m", 0) => 1,
+        _ => return Err(error()),
+    };
+    let scale = 10_u128.pow(places);
+    if fraction * per_gpu % scale != 0 {
+        return Err(format!("{text:?} is finer than a thousandth of a GPU"));
+    }
+    let milli = whole
+        .checked_mul(per_gpu)
+        .and_then(|milli| u64::try_from(milli.checked_add(fraction * per_gpu / scale)?).ok());
+    milli.map(GpuMilli::new).ok_or_else(|| format!("{text} GPUs are more than can be written"))
+}
+
 /// As people read it: `4`, `0.5`.
 pub(crate) fn show_gpus(total: GpuMilli) -> String {
     let milli = total.get();
@@ -67,6 +88,19 @@ pub(crate) fn show_gpus(total: GpuMilli) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quota_is_any_number_of_thousandths_and_nothing_else() {
+        let rows =
+            [("0", 0), ("8", 8_000), ("2.5", 2_500), ("0.001", 1), ("500m", 500), ("8.0", 8_000)];
+        for (text, milli) in rows {
+            assert_eq!(parse_quota(text), Ok(GpuMilli::new(milli)), "{text}");
+        }
+        for text in ["-1", "1e3", "0.0005", "1.5m", "8 GiB", "", ".5", "99999999999999999999"] {
+            let error = parse_quota(text).unwrap_err();
+            assert!(error.contains("GPU"), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn whole_gpus_and_shares_are_read() {

@@ -12,7 +12,7 @@ mod when;
 mod case_d12;
 
 pub(crate) use duration::{parse_seconds, show_seconds};
-pub(crate) use gpus::{Gpus, parse_gpus, show_gpus};
+pub(crate) use gpus::{Gpus, parse_gpus, parse_quota, show_gpus};
 pub(crate) use hours::{parse_hours, show_hours};
 pub(crate) use memory::{Memory, MemoryRange, parse_memory, parse_memory_range, show_memory};
 pub(crate) use when::{When, parse_when};

@@ -28,6 +28,37 @@ fn an_unattended_run_lends_takes_back_and_balances() {
 }
 
 #[test]
+fn what_an_operator_has_set_is_kept_over_a_restart_also_at_another_speed() {
+    let home = Home::new();
+    let data = home.path().join("data");
+    let flags = ["--data-dir", data.to_str().unwrap()];
+    let dev = crate::support::Dev::start(&home, &flags);
+    home.ok(&["policy", "set", "half_life=3d", "pledge=1h"]);
+    let quota = ["quota", "set", "--tenant", "acme", "--model", "l40s", "2.5", "--borrow", "0"];
+    home.ok(&quota);
+    let price =
+        ["price", "set", "--owner", "acme", "--model", "a100-80gb", "--tier", "standard", "7"];
+    home.ok(&price);
+    dev.kill();
+    let faster = [&flags[..], &["--speed", "600"]].concat();
+    for (flags, renew) in [(&flags[..], 30), (&faster[..], 300), (&flags[..], 30)] {
+        let dev = crate::support::Dev::start(&home, flags);
+        let policy = home.json(&["policy", "show"]);
+        assert_eq!((&policy["half_life"], &policy["pledge"]), (&259_200.into(), &3_600.into()));
+        assert_eq!(policy["renew"], renew, "liveness follows the speed");
+        let quotas = home.json(&["quota", "list", "--tenant", "acme"]);
+        let l40s =
+            quotas.as_array().unwrap().iter().find(|quota| quota["model"] == "l40s").unwrap();
+        assert_eq!((&l40s["nominal"], &l40s["borrow_limit"]), (&2_500.into(), &0.into()));
+        let prices = home.json(&["price", "list", "--owner", "acme", "--model", "a100-80gb"]);
+        let mut prices = prices.as_array().unwrap().iter();
+        let standard = prices.find(|price| price["tier"] == "standard").unwrap();
+        assert_eq!(text(standard, "/per_gpu_hour/amount"), "7.000000");
+        dev.kill();
+    }
+}
+
+#[test]
 fn a_second_one_on_the_same_folder_is_refused() {
     let home = Home::new();
     let data = home.path().join("data");
