@@ -2,11 +2,14 @@
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
+use sublet_protocol::api::RecordView;
+use sublet_protocol::commands::Actor;
+use sublet_protocol::events::Event;
 use sublet_protocol::units::Seconds;
 
 use super::global::Context;
-use crate::client::Client;
-use crate::failure::{Failure, Outcome};
+use crate::client::{Client, each};
+use crate::failure::{Exit, Failure, Outcome};
 use crate::output::{Column, Table};
 use crate::suggest;
 use crate::units::{parse_seconds, show_seconds};
@@ -18,6 +21,19 @@ pub(super) enum Policy {
     Show,
     /// Set fields.
     Set(Set),
+    /// Show what was set, when and by whom. It reads the whole ledger, so it needs the rights to.
+    History,
+    /// Set it back to what it was.
+    Revert(Revert),
+}
+
+/// Set the policy back to what it was before its last change, or after a record.
+#[derive(Debug, Args)]
+pub(super) struct Revert {
+    /// The record after which it was as it is to be again, as `policy history` names it. Default: that
+    /// before the last.
+    #[arg(value_name = "RECORD")]
+    record: Option<u64>,
 }
 
 /// Set fields of the policy. What is not named stays as it is.
@@ -63,6 +79,8 @@ impl Policy {
         let policy = match self {
             Policy::Show => client.policy()?,
             Policy::Set(Set { fields }) => set(&client, &fields)?,
+            Policy::History => return print_history(context, &history(&client)?),
+            Policy::Revert(Revert { record }) => revert(&client, record)?,
         };
         let columns = [Column::text("FIELD"), Column::text("VALUE")];
         let mut table = Table::new(&columns, "no policy");
@@ -92,10 +110,87 @@ fn set(client: &Client, fields: &[String]) -> Outcome<Value> {
             *place = value;
         }
     }
+    put(client, from, to)
+}
+
+/// Sets all of it, if it still is as it was read.
+fn put(client: &Client, from: Value, to: Value) -> Outcome<Value> {
     let mut body = Map::new();
     body.insert("from".to_owned(), from);
     body.insert("to".to_owned(), to);
     client.set_policy(&Value::Object(body))
+}
+
+/// The policy that a record set, if it set one.
+fn of(record: &RecordView) -> Option<Value> {
+    let policy = match &record.event {
+        Event::CellCreated { policy, .. } | Event::PolicySet { policy } => policy,
+        _other => return None,
+    };
+    serde_json::to_value(policy).ok()
+}
+
+/// Every record that set the policy, oldest first.
+fn history(client: &Client) -> Outcome<Vec<(RecordView, Value)>> {
+    let mut found = Vec::new();
+    each(client, "/v1/ledger/records", |record: RecordView| {
+        if let Some(policy) = of(&record) {
+            found.push((record, policy));
+        }
+    })?;
+    Ok(found)
+}
+
+fn print_history(context: &Context, found: &[(RecordView, Value)]) -> Outcome<()> {
+    let columns =
+        [Column::number("RECORD"), Column::text("TIME"), Column::text("BY"), Column::text("SET")];
+    let mut table = Table::new(&columns, "no policy was ever set");
+    let before = std::iter::once(None).chain(found.iter().map(|(_, policy)| Some(policy)));
+    for ((record, policy), before) in found.iter().zip(before) {
+        let set = before.map_or_else(|| "all of it".to_owned(), |before| changes(before, policy));
+        let by = who(&record.actor);
+        table.row([record.index.to_string(), record.time.to_string(), by, set]);
+    }
+    let records: Vec<&RecordView> = found.iter().map(|(record, _)| record).collect();
+    context.printer.list(&records, &table)
+}
+
+fn who(actor: &Actor) -> String {
+    match actor {
+        Actor::Operator { subject, .. } | Actor::Tenant { subject, .. } => subject.to_string(),
+        Actor::Agent { cluster, node } => format!("{cluster}/{node}"),
+        Actor::Leader => "the cell".to_owned(),
+    }
+}
+
+/// What is another in `to`, as it can be given to `policy set`.
+fn changes(from: &Value, to: &Value) -> String {
+    let from = leaves(from);
+    let changed = leaves(to).into_iter().filter(|known| !from.contains(known));
+    let changed = changed.map(|(name, value)| {
+        let shown = show(&name, value);
+        format!("{name}={}", shown.trim_end_matches(" ‰").replace(' ', ""))
+    });
+    let changed: Vec<String> = changed.collect();
+    if changed.is_empty() { "nothing new".to_owned() } else { changed.join(" ") }
+}
+
+fn revert(client: &Client, record: Option<u64>) -> Outcome<Value> {
+    let from = client.policy()?;
+    let found = history(client)?;
+    let wanted = match record {
+        Some(index) => found.iter().find(|(record, _)| record.index == index),
+        None => found.iter().rev().find(|(_, policy)| *policy != from),
+    };
+    let wanted = wanted.ok_or_else(|| {
+        let what = match record {
+            Some(index) => format!("record {index} set no policy"),
+            None => "the policy has never been another".to_owned(),
+        };
+        Failure::new(Exit::NotFound, what)
+            .hint("`sublet policy history` names the records that did")
+    })?;
+    put(client, from, wanted.1.clone())
 }
 
 /// Every field that holds no others, by its name as `preemption.per_request`.

@@ -95,15 +95,16 @@ fn hours_or_none(text: &str) -> Result<OrNone<OffPeak>, String> {
 
 /// Move a tenant.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("where").required(true).args(["parent", "top"]))]
 pub(super) struct Move {
     /// Which tenant.
     #[arg(value_parser = amounts::tenant)]
     id: TenantId,
     /// The group it goes to.
-    #[arg(long, value_parser = amounts::tenant, required_unless_present = "top")]
+    #[arg(long, value_parser = amounts::tenant)]
     parent: Option<TenantId>,
     /// Out of every group.
-    #[arg(long, conflicts_with = "parent")]
+    #[arg(long)]
     top: bool,
 }
 
@@ -177,6 +178,10 @@ impl Set {
         })?;
         let known = || before.map(|before| before.off_peak.clone()).unwrap_or_default();
         let off_peak = if hours.is_empty() { known() } else { hours };
+        // A zone without hours would mean "never", whatever the hours of its group are.
+        if off_peak.is_empty() {
+            return Err(Failure::usage("which hours? add --off-peak, as 22:00-06:00"));
+        }
         Ok(Some(Calendar { zone, off_peak }))
     }
 

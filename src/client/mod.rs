@@ -20,7 +20,7 @@ use ureq::http::{HeaderMap, Method, Request, Response, StatusCode};
 use crate::config::{Settings, TOKEN_LIFE, Wanted};
 use crate::failure::{Exit, Failure, Outcome};
 
-pub(crate) use pages::all;
+pub(crate) use pages::{all, each};
 pub(crate) use query::Query;
 use sse::Events;
 

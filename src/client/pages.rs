@@ -6,8 +6,26 @@ use sublet_protocol::api::Page;
 use super::Client;
 use crate::failure::Outcome;
 
+/// Items of a page; the API gives no more.
+const PAGE: u32 = 500;
 /// Most pages that are read of one list.
 const PAGES_MAX: usize = 10_000;
+
+/// Shows every item of the list at `path` (without a query) to `look`, page by page: of a long list only a
+/// page is held.
+pub(crate) fn each<T: DeserializeOwned>(
+    client: &Client,
+    path: &str,
+    mut look: impl FnMut(T),
+) -> Outcome<()> {
+    let mut next = Some(format!("{path}?limit={PAGE}"));
+    while let Some(at) = next {
+        let page: Page<T> = client.get(&at)?;
+        page.items.into_iter().for_each(&mut look);
+        next = page.next_cursor.map(|cursor| format!("{path}?limit={PAGE}&cursor={cursor}"));
+    }
+    Ok(())
+}
 
 /// Every item of the list at `path` (with its query, if any), at most `limit`.
 pub(crate) fn all<T: DeserializeOwned>(
