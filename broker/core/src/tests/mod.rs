@@ -15,6 +15,7 @@ mod partition;
 mod peers;
 mod placement;
 mod plans;
+mod predicted;
 mod preemption;
 mod promises;
 mod quotas;
