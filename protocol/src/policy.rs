@@ -120,8 +120,8 @@ pub enum PolicyError {
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// More than anything in a cell lasts.
-    #[error("{0} must be at most 31536000 seconds (365 days)")]
-    TooLong(&'static str),
+    #[error("{0} must be at most {seconds} seconds ({1} days)", seconds = u64::from(*.1) * DAY)]
+    TooLong(&'static str, u16),
     /// A guest would be warned when it should have gone.
     #[error("stalled_after must be longer than end_notice")]
     StalledTooShort,
@@ -139,9 +139,13 @@ pub enum PolicyError {
     PausesTooMany,
 }
 
-/// Longest span of a policy. Beyond it the decay of a millisecond by a half-life is too small to be
+/// Seconds of a day.
+const DAY: u64 = 24 * 3_600;
+/// Longest time for which an offer may stand, in days: a replay of years has nobody who repeats offers.
+const OFFER_DAYS_MAX: u16 = 3_660;
+/// Longest of all other spans of a policy, in days. Beyond it the decay of a millisecond by a half-life is too small to be
 /// written exactly, and what is meant by a span of years is "never", which no other span can be.
-const SPAN_MAX: Seconds = Seconds::new(365 * 24 * 3_600);
+const SPAN_DAYS_MAX: u16 = 365;
 
 impl Policy {
     /// Checks the relations between the fields; names the one that is wrong.
@@ -168,8 +172,13 @@ impl Policy {
         if let Some((name, _)) = not_zero.iter().find(|(_, value)| *value == 0) {
             return Err(PolicyError::Zero(name));
         }
-        if let Some((name, _)) = self.spans().into_iter().find(|(_, span)| *span > SPAN_MAX) {
-            return Err(PolicyError::TooLong(name));
+        let is_over = |span: Seconds, days: u16| span.get() > u64::from(days) * DAY;
+        if is_over(self.offer_ttl, OFFER_DAYS_MAX) {
+            return Err(PolicyError::TooLong("offer_ttl", OFFER_DAYS_MAX));
+        }
+        let too_long = self.spans().into_iter().find(|(_, span)| is_over(*span, SPAN_DAYS_MAX));
+        if let Some((name, _)) = too_long {
+            return Err(PolicyError::TooLong(name, SPAN_DAYS_MAX));
         }
         if self.pledge <= grace {
             return Err(PolicyError::PledgeTooShort);
@@ -190,8 +199,8 @@ impl Policy {
         }
     }
 
-    /// Every span of time, by the name of its field.
-    fn spans(&self) -> [(&'static str, Seconds); 22] {
+    /// Every span of time but that of offers, by the name of its field.
+    fn spans(&self) -> [(&'static str, Seconds); 21] {
         let Policy { preemption, min_run, .. } = self;
         let pauses = preemption.pauses.iter().copied().max();
         [
@@ -201,7 +210,6 @@ impl Policy {
             ("owner_grace_opportunistic", self.owner_grace_opportunistic),
             ("owner_grace", self.owner_grace),
             ("end_notice", self.end_notice),
-            ("offer_ttl", self.offer_ttl),
             ("start_timeout", self.start_timeout),
             ("pledge", self.pledge),
             ("min_run.opportunistic", min_run.opportunistic),
@@ -263,7 +271,7 @@ mod tests {
         assert_eq!(of(0), Err(PolicyError::Zero("half_life")));
         assert_eq!(of(1), Ok(()));
         assert_eq!(of(31_536_000), Ok(()));
-        assert_eq!(of(31_536_001), Err(PolicyError::TooLong("half_life")));
+        assert_eq!(of(31_536_001), Err(PolicyError::TooLong("half_life", 365)));
     }
 
     #[test]
@@ -297,7 +305,6 @@ mod tests {
         let rows = [
             ("lease_ttl", Policy { lease_ttl: Seconds::new(u64::MAX), ..usual.clone() }),
             ("silence_margin", Policy { silence_margin: over.silence_margin, ..usual.clone() }),
-            ("offer_ttl", Policy { offer_ttl: over.offer_ttl, ..usual.clone() }),
             ("start_timeout", Policy { start_timeout: over.start_timeout, ..usual.clone() }),
             ("pledge", Policy { pledge: over.pledge, ..usual.clone() }),
             ("min_run.opportunistic", Policy { min_run: over.min_run, ..usual.clone() }),
@@ -309,8 +316,20 @@ mod tests {
             ("clock_limit", Policy { clock_limit: over.clock_limit, ..usual }),
         ];
         for (name, policy) in rows {
-            assert_eq!(policy.validate(), Err(PolicyError::TooLong(name)));
+            assert_eq!(policy.validate(), Err(PolicyError::TooLong(name, 365)));
         }
+    }
+
+    #[test]
+    fn an_offer_may_stand_for_ten_years_as_in_a_replay_of_as_many() {
+        let of = |days: u64| {
+            Policy { offer_ttl: Seconds::new(days * 86_400), ..Policy::default() }.validate()
+        };
+        assert_eq!(of(3_660), Ok(()));
+        let refused = of(3_661).unwrap_err();
+        assert_eq!(refused, PolicyError::TooLong("offer_ttl", 3_660));
+        let text = "offer_ttl must be at most 316224000 seconds (3660 days)";
+        assert_eq!(refused.to_string(), text);
     }
 
     #[test]
