@@ -9,6 +9,8 @@ mod fewest;
 mod lent;
 mod search;
 
+use std::collections::BTreeMap;
+
 use sublet_protocol::capacity::{Part, SliceId};
 use sublet_protocol::commands::{PlanGroup, PlanMember};
 use sublet_protocol::ids::{LeaseId, RequestId};
@@ -31,6 +33,8 @@ struct Room {
     free: Vec<PlanMember>,
     /// Free slots that others have reserved.
     reserved: usize,
+    /// How many slices the end of a lease would free here that others have reserved.
+    barred: BTreeMap<LeaseId, usize>,
 }
 
 /// How much it hurts, the least first.

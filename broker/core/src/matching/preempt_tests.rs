@@ -65,7 +65,7 @@ fn any_site(numbers: &mut Numbers) -> (Room, Vec<Victim>) {
         })
         .collect();
     victims.sort_by_key(|victim| victim.place);
-    (Room { free, reserved: 0 }, victims)
+    (Room { free, reserved: 0, barred: BTreeMap::new() }, victims)
 }
 
 /// Every set of victims that suffices with the free slots, as bits in the victims' order.

@@ -132,8 +132,11 @@ pub(super) fn fewest<'v>(
             sum.spare(&spared);
         }
     }
-    // Nobody is ended while as much is free, even if others have reserved it.
-    if picked.iter().any(|victim| sum.is_spare(victim, count, room.reserved)) {
+    // Nobody is ended while as much is free, or would be by those who go for quota, even if others have
+    // reserved it.
+    let barred = |victim: &Victim| room.barred.get(&victim.place.lease).copied().unwrap_or(0);
+    let reserved = room.reserved + picked.iter().map(barred).sum::<usize>();
+    if picked.iter().any(|victim| sum.is_spare(victim, count, reserved - barred(victim))) {
         return (None, is_over_lent);
     }
     // One that was spared may have made the others fair.

@@ -142,7 +142,9 @@ impl<'s, 'a> Search<'s, 'a> {
         }
         let state = self.problem.view.state;
         let Some(price) = fit::price(state, self.request, cluster, model) else { return };
-        let room = self.rooms.free.get(&site).cloned().unwrap_or_default();
+        let mut room = self.rooms.free.get(&site).cloned().unwrap_or_default();
+        let barred = victims.in_order.iter().filter(|one| !self.may_free(one));
+        room.barred = barred.map(|one| (one.place.lease, one.slices.len())).collect();
         let willing = victims.in_order.iter().filter(|one| self.may_free(one));
         let is_fair = |victims: &[Victim]| self.lent().is_fair(victims, total);
         let found = match self.short((model, total)) {
