@@ -89,7 +89,7 @@ fn a_trace_drives_the_load_and_its_mapping_is_told() {
     let hours = ["00:20:00", "00:40:00", "01:00:00", "01:20:00", "01:40:00", "02:00:00"];
     let data = trace(&home, &hours.map(|hour| (hour, 600, 2)));
     let run = ["dev", "--trace", "philly", "--data", &data, "--rho", "0.85", "--speed", "3600"];
-    let done = home.sublet(&[&run[..], &["--for", "4s", "--json"]].concat());
+    let done = home.sublet(&[&run[..], &["--for", "12s", "--json"]].concat());
     assert_eq!(done.code, 0, "{done:#?}");
     assert!(done.err.contains("6 jobs of 2 tenants") && done.err.contains("vc1"), "{done:#?}");
     let last = done.out.lines().last().unwrap_or_default();
