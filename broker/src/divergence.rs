@@ -43,7 +43,8 @@ async fn compare(parts: Weak<Parts>, on_fatal: FatalHook) {
             tracing::error!(entry, records, other, "the ledger differs from the leader's");
             on_fatal.strike(&format!(
                 "after entry {entry} of the log this broker's ledger is not the leader's: one of \
-                 the two has diverged; keep both data folders, and replace neither before they are compared"
+                 the two has diverged; keep both data folders, and \
+                 replace neither before they are compared"
             ));
             return;
         }
