@@ -5,6 +5,7 @@
 //! * [`merkle`]: the RFC 6962 tree over them; proofs and their checks.
 //! * [`accounts`]: the double-entry books folded from their lines.
 //! * [`verify`]: reads every byte again and names the first record that is wrong.
+//! * [`audit`]: the same for a folder on a machine that runs no broker.
 //! * [`disk`]: what its files lie on: the machine's disk, or a simulated one that breaks.
 //!
 //! It knows no rule of lending (those are `sublet-core`'s), has no clock, no network and no async,
@@ -20,6 +21,7 @@
 
 pub mod accounts;
 mod archive;
+pub mod audit;
 pub mod disk;
 pub mod error;
 mod index;

@@ -33,8 +33,10 @@ pub(crate) const NAME_BYTES: usize = 32;
 const MAGIC: &[u8; 8] = b"SUBLETSG";
 /// The newest format of a segment, and the only one so far.
 pub(crate) const VERSION: u16 = 1;
-const HEADER: usize = 8 + 2 + NAME_BYTES + 4 + 8 + 4 + 8 + 8 + Hash::BYTES;
-const CHECK: usize = 4;
+pub(crate) const HEADER: usize = 8 + 2 + NAME_BYTES + 4 + 8 + 4 + 8 + 8 + Hash::BYTES;
+pub(crate) const CHECK: usize = 4;
+/// Bytes from the start of a segment to the end of its cell's name.
+pub(crate) const NAMED_BYTES: usize = 8 + 2 + NAME_BYTES;
 
 /// What a sealed segment covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +67,13 @@ pub(crate) fn padded(name: &str) -> [u8; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     bytes[..name.len()].copy_from_slice(name.as_bytes());
     bytes
+}
+
+/// The cell that the start of a segment names, if it is one. Nothing of it has been checked.
+pub(crate) fn cell_of(start: &[u8]) -> Option<CellId> {
+    let name = start.strip_prefix(MAGIC)?.get(2..2 + NAME_BYTES)?;
+    let length = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
+    CellId::new(std::str::from_utf8(&name[..length]).ok()?).ok()
 }
 
 /// Builds the bytes of a segment record by record.
@@ -149,7 +158,60 @@ impl Segment {
         number: u32,
         before: TreeHead,
     ) -> Result<Self, SegmentFault> {
-        let mut reader = Reader { rest: &bytes };
+        Self::parse_or_give_back(bytes, cell, number, before).map_err(|(fault, _)| fault)
+    }
+
+    /// As [`Segment::parse`]; what cannot be read is given back with the fault.
+    pub(crate) fn parse_or_give_back(
+        bytes: Vec<u8>,
+        cell: CellId,
+        number: u32,
+        before: TreeHead,
+    ) -> Result<Self, (SegmentFault, Vec<u8>)> {
+        match Layout::of(&bytes, cell, number, before) {
+            Ok(Layout { records, seal, frontier }) => Ok(Self { bytes, records, seal, frontier }),
+            Err(fault) => Err((fault, bytes)),
+        }
+    }
+
+    /// What it covers.
+    pub(crate) const fn seal(&self) -> &Seal {
+        &self.seal
+    }
+
+    /// The frontier of the journal up to its last record.
+    pub(crate) const fn frontier(&self) -> &Frontier {
+        &self.frontier
+    }
+
+    /// The whole file.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The canonical bytes of record `index`, if it is in this segment.
+    pub(crate) fn record(&self, index: u64) -> Option<&[u8]> {
+        let place = usize::try_from(index.checked_sub(self.seal.first)?).ok()?;
+        Some(&self.bytes[self.records.get(place)?.clone()])
+    }
+
+    /// Its records with their indexes, in order.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let bytes = self.records.iter().map(|range| &self.bytes[range.clone()]);
+        (self.seal.first..).zip(bytes)
+    }
+}
+
+/// What a segment's bytes say, once they have been checked.
+struct Layout {
+    records: Vec<Range<usize>>,
+    seal: Seal,
+    frontier: Frontier,
+}
+
+impl Layout {
+    fn of(bytes: &[u8], cell: CellId, number: u32, before: TreeHead) -> Result<Self, SegmentFault> {
+        let mut reader = Reader { rest: bytes };
         if reader.array()? != *MAGIC {
             return Err(SegmentFault::Magic);
         }
@@ -190,34 +252,7 @@ impl Segment {
             return Err(SegmentFault::Root);
         }
         let seal = Seal { number, first, count, first_time, last_time, root };
-        Ok(Self { bytes, records, seal, frontier })
-    }
-
-    /// What it covers.
-    pub(crate) const fn seal(&self) -> &Seal {
-        &self.seal
-    }
-
-    /// The frontier of the journal up to its last record.
-    pub(crate) const fn frontier(&self) -> &Frontier {
-        &self.frontier
-    }
-
-    /// The whole file.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// The canonical bytes of record `index`, if it is in this segment.
-    pub(crate) fn record(&self, index: u64) -> Option<&[u8]> {
-        let place = usize::try_from(index.checked_sub(self.seal.first)?).ok()?;
-        Some(&self.bytes[self.records.get(place)?.clone()])
-    }
-
-    /// Its records with their indexes, in order.
-    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let bytes = self.records.iter().map(|range| &self.bytes[range.clone()]);
-        (self.seal.first..).zip(bytes)
+        Ok(Self { records, seal, frontier })
     }
 }
 

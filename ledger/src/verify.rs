@@ -6,16 +6,19 @@
 
 use std::path::{Path, PathBuf};
 
-use sublet_protocol::codec::{decode_record, encode_record};
+use sublet_protocol::codec::{self, decode_record, encode_record};
+use sublet_protocol::events::Event;
 use sublet_protocol::ids::CellId;
 use sublet_protocol::records::Record;
 use sublet_protocol::units::Timestamp;
 
 use crate::accounts::{Accounts, PostingError};
+use crate::audit::Class;
 use crate::error::{Damage, Error, SegmentFault};
 use crate::index::Postings;
 use crate::journal::Journal;
 use crate::merkle::{Frontier, Hash};
+use crate::segment::Seal;
 
 /// What the verifier found.
 #[derive(Debug)]
@@ -98,6 +101,55 @@ pub enum Finding {
     /// The index does not lead to the record.
     #[error("the index does not lead to it")]
     NotIndexed,
+    /// The segment's header names other times than its first and last record have.
+    #[error("the segment names other times than its records")]
+    OtherTimes,
+    /// The segment names another cell than the one that the first record founds.
+    #[error("the segment names another cell than the records do")]
+    OtherCell,
+    /// Debits and credits, or the holds and their accounts, differ after a segment.
+    #[error("the books do not balance after the records of this segment")]
+    Unbalanced,
+    /// A newer version of the program wrote the record.
+    #[error("the record is of version {version}, which this program does not know")]
+    UnknownRecord {
+        /// The version that it names.
+        version: u8,
+    },
+    /// A newer version of the program wrote the segment.
+    #[error("the segment is of format {version}, which this program does not know")]
+    UnknownSegment {
+        /// The format that it names.
+        version: u16,
+    },
+    /// A newer version of the program wrote the store.
+    #[error("the store is of format {found}, which this program does not know")]
+    UnknownStore {
+        /// The format that it names.
+        found: u16,
+    },
+}
+
+impl Finding {
+    /// What kind of thing it is.
+    pub const fn class(&self) -> Class {
+        match self {
+            Self::SegmentDamaged { .. }
+            | Self::StoreDamaged(_)
+            | Self::Undecodable
+            | Self::NotCanonical
+            | Self::Misplaced { .. }
+            | Self::TimeWentBack { .. }
+            | Self::Root { .. }
+            | Self::NotIndexed
+            | Self::OtherTimes
+            | Self::OtherCell => Class::Damaged,
+            Self::Posting(_) | Self::Unbalanced => Class::Books,
+            Self::UnknownRecord { .. }
+            | Self::UnknownSegment { .. }
+            | Self::UnknownStore { .. } => Class::Version,
+        }
+    }
 }
 
 /// Verifies an open journal: segments, tail, root, accounts, index.
@@ -181,6 +233,7 @@ fn verify_segment(
     let segment = journal.archive().read_again(number);
     let segment = segment.map_err(|error| bad_of(error, first))?;
     let mut postings = Postings::default();
+    fold.begin_segment();
     for (index, bytes) in segment.records() {
         postings.add(&fold.record(index, bytes).map_err(Ok)?);
     }
@@ -193,8 +246,7 @@ fn verify_segment(
         Ok(Some(index)) => return Err(Ok(Bad { index, finding: Finding::NotIndexed })),
         Err(error) => return Err(bad_of(error, first)),
     }
-    fold.segments += 1;
-    Ok(())
+    fold.end_segment(segment.seal(), journal.cell()).map_err(Ok)
 }
 
 /// What `error` says about the journal, if it is about the journal.
@@ -217,18 +269,61 @@ fn bad_of(error: Error, otherwise: u64) -> Result<Bad, Error> {
 
 /// What has been read so far.
 #[derive(Default)]
-struct Fold {
+pub(crate) struct Fold {
     frontier: Frontier,
     accounts: Accounts,
     time: Timestamp,
     segments: u32,
+    /// Records in the segments that are good.
+    sealed: u64,
+    /// Ledger time of the first record since the segment began.
+    first_time: Option<Timestamp>,
+    /// The cell that the first record founds.
+    founded: Option<CellId>,
 }
 
 impl Fold {
-    /// Checks the record that has to come next, number `index`, and adds it.
-    fn record(&mut self, index: u64, bytes: &[u8]) -> Result<Record, Bad> {
+    /// Records that were hashed.
+    pub(crate) const fn size(&self) -> u64 {
+        self.frontier.size()
+    }
+
+    /// The tree over them.
+    pub(crate) const fn frontier(&self) -> &Frontier {
+        &self.frontier
+    }
+
+    /// Segments that are good.
+    pub(crate) const fn segments(&self) -> u32 {
+        self.segments
+    }
+
+    /// Records in them.
+    pub(crate) const fn sealed(&self) -> u64 {
+        self.sealed
+    }
+
+    /// The books.
+    pub(crate) fn into_accounts(self) -> Accounts {
+        self.accounts
+    }
+
+    /// Takes the tree of records that were posted and hashed elsewhere.
+    pub(crate) fn hashed(&mut self, frontier: Frontier) {
+        self.frontier = frontier;
+    }
+
+    /// Checks the record that has to come next, number `index`, posts it and adds its hash.
+    pub(crate) fn record(&mut self, index: u64, bytes: &[u8]) -> Result<Record, Bad> {
+        let record = self.book(index, bytes)?;
+        self.frontier.append(Hash::of_leaf(bytes));
+        Ok(record)
+    }
+
+    /// Checks the record that has to come next, number `index`, and posts it.
+    pub(crate) fn book(&mut self, index: u64, bytes: &[u8]) -> Result<Record, Bad> {
         let bad = |finding| Bad { index, finding };
-        let record = decode_record(bytes).map_err(|_| bad(Finding::Undecodable))?;
+        let record = decode_record(bytes).map_err(|error| bad(unreadable(&error)))?;
         if record.index != index {
             return Err(bad(Finding::Misplaced { found: record.index }));
         }
@@ -240,14 +335,48 @@ impl Fold {
             return Err(bad(Finding::TimeWentBack { time, before }));
         }
         self.accounts.post(&record).map_err(|error| bad(Finding::Posting(error)))?;
+        if let Event::CellCreated { cell, .. } = &record.event {
+            self.founded = Some(*cell);
+        }
         self.time = record.time;
-        self.frontier.append(Hash::of_leaf(bytes));
+        self.first_time.get_or_insert(record.time);
         Ok(record)
+    }
+
+    /// A segment begins with the next record.
+    pub(crate) fn begin_segment(&mut self) {
+        self.first_time = None;
+    }
+
+    /// All records of the segment were posted: what else it says has to be true of them.
+    pub(crate) fn end_segment(&mut self, seal: &Seal, cell: CellId) -> Result<(), Bad> {
+        let bad = |finding| Err(Bad { index: seal.first, finding });
+        if self.first_time != Some(seal.first_time) || self.time != seal.last_time {
+            return bad(Finding::OtherTimes);
+        }
+        if self.founded.is_some_and(|founded| founded != cell) {
+            return bad(Finding::OtherCell);
+        }
+        if !self.accounts.is_balanced() {
+            return bad(Finding::Unbalanced);
+        }
+        self.segments += 1;
+        self.sealed = seal.end();
+        Ok(())
     }
 
     fn report(self, first_bad: Option<Bad>) -> Result<Report, Error> {
         let (records, root) = (self.frontier.size(), self.frontier.root());
         let Self { segments, accounts, .. } = self;
         Ok(Report { records, root, segments, accounts, first_bad })
+    }
+}
+
+fn unreadable(error: &codec::Error) -> Finding {
+    match error {
+        codec::Error::Version { found, known, .. } if found > known => {
+            Finding::UnknownRecord { version: *found }
+        }
+        _ => Finding::Undecodable,
     }
 }

@@ -20,13 +20,13 @@ const VERSION: u8 = 1;
 
 /// What the store knows about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Meta {
+pub(crate) struct Meta {
     /// The cell, as [`padded`] writes it.
-    pub(super) cell: [u8; 32],
+    pub(crate) cell: [u8; 32],
     /// Segments whose postings are in the index and whose pages are gone.
-    pub(super) segments: u32,
+    pub(crate) segments: u32,
     /// The journal's size and root.
-    pub(super) head: TreeHead,
+    pub(crate) head: TreeHead,
     /// The raft entry applied last.
     pub(super) cursor: Option<Cursor>,
 }
@@ -39,7 +39,7 @@ impl Meta {
     }
 
     /// Reads it from the store in `dir`; `None` in a new store.
-    pub(super) fn read(store: &dyn Store, dir: &Path) -> Result<Option<Self>, Error> {
+    pub(crate) fn read(store: &dyn Store, dir: &Path) -> Result<Option<Self>, Error> {
         let Some(bytes) = store.get(Tree::Meta, KEY)? else { return Ok(None) };
         if let Some(found) = version(&bytes)
             && found > VERSION

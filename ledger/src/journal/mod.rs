@@ -25,8 +25,10 @@ mod tests;
 use sublet_protocol::ids::CellId;
 use sublet_protocol::units::Timestamp;
 
+pub(crate) use self::meta::Meta;
 pub use self::open::Opened;
 use self::tail::Tail;
+pub(crate) use self::tail::visit_tail;
 use crate::archive::Archive;
 use crate::disk::Lock;
 use crate::merkle::{Hash, TreeHead};

@@ -147,6 +147,29 @@ pub(super) fn read_page(store: &dyn Store, first: u64, chunks: u16) -> Result<Ve
     Ok(page)
 }
 
+/// Calls `visit` with each record in the store's pages from index `from` on; the index behind the
+/// last one.
+pub(crate) fn visit_tail(
+    store: &dyn Store,
+    from: u64,
+    mut visit: impl FnMut(u64, &[u8]),
+) -> Result<u64, Error> {
+    let mut expected = from;
+    for place in pages(store)? {
+        let bytes = read_page(store, place.first, place.chunks)?;
+        for (index, record) in (place.first..).zip(page::records(place.first, &bytes)?) {
+            if index > expected {
+                return Err(Damage::Missing { index: expected }.into());
+            }
+            if index == expected {
+                visit(index, record);
+                expected += 1;
+            }
+        }
+    }
+    Ok(expected)
+}
+
 /// Writes a page with `batch`.
 pub(super) fn put_page(batch: &mut Batch, page: PageBuilder) -> Page {
     let first = page.first();

@@ -1,0 +1,14 @@
+//! The ledger as an auditor gets it: a folder, on a machine that runs no broker.
+//!
+//! Nothing below the folder is changed. Its segments are read one at a time, hashed, decoded and
+//! posted; the records that are not sealed yet are read from a copy of the store. It knows no rule
+//! of lending and has no network.
+
+mod check;
+mod folder;
+mod locate;
+mod tail;
+
+pub use self::check::{Audit, Class, Outcome, Progress, check};
+pub use self::folder::{Folder, FolderError};
+pub use self::tail::Tail;

@@ -1,0 +1,56 @@
+//! `sublet-audit`: checks a ledger offline, without trusting whoever runs it.
+//!
+//! It has no network and changes nothing in the folders that it reads. Exit codes: 0 all is well,
+//! 1 it could not be used or the system failed, 2 damaged, 3 fork, 4 the books do not balance,
+//! 5 written by a version that it does not know.
+
+mod output;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::output::Output;
+
+/// Check a Sublet ledger offline. Reads the folder of a broker, or a copy of it; no network.
+///
+/// Exit codes: 0 all is well, 1 wrong usage or a failure of the system, 2 damaged, 3 fork,
+/// 4 the books do not balance, 5 written by a version that this program does not know.
+#[derive(Debug, Parser)]
+#[command(name = "sublet-audit", version, max_term_width = 100)]
+struct Arguments {
+    /// Print JSON: one object.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Verify(verify::Verify),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are what was asked for; anything else is wrong usage.
+            let code = if error.use_stderr() { 1 } else { 0 };
+            return if error.print().is_ok() { ExitCode::from(code) } else { ExitCode::FAILURE };
+        }
+    };
+    let output = Output::new(arguments.json);
+    let done = match arguments.command {
+        Command::Verify(verify) => verify.run(&output),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) if output::nobody_reads(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
