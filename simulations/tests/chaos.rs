@@ -88,7 +88,33 @@ fn a_twin_is_not_missed_and_its_pair_is() {
         let found = (0..8).find_map(|seed| run(seed, &alone).violation);
         assert_eq!(found, None, "{rule:?}");
         let both = Options { rule: Some(pair), steps: 100_000, ..Options::default() };
-        assert!((0..8).any(|seed| run(seed, &both).violation.is_some()), "{pair:?}");
+        assert!((0..64).any(|seed| run(seed, &both).violation.is_some()), "{pair:?}");
     }
     assert_eq!(twins, 2);
+}
+
+/// The seeds of the table of bugs in `docs/simulation.md`: `--seed N --steps M --without RULE`.
+#[cfg(feature = "mutations")]
+fn told_bugs(text: &str) -> Vec<(u64, u64, Rule)> {
+    let told = |row: &str| {
+        let words: Vec<&str> = row.split(|c: char| c.is_whitespace() || c == '`').collect();
+        let after = |flag| words.iter().position(|word| *word == flag).map(|at| words[at + 1]);
+        let number = |flag| after(flag).and_then(|word| word.parse().ok());
+        Some((number("--seed")?, number("--steps")?, Rule::named(after("--without")?)?))
+    };
+    text.lines().filter(|line| line.starts_with("| ")).filter_map(told).collect()
+}
+
+#[cfg(feature = "mutations")]
+#[test]
+fn the_table_of_bugs_names_seeds_that_show_them() {
+    let folder = std::env::var_os("CARGO_MANIFEST_DIR").unwrap();
+    let page = std::path::Path::new(&folder).join("../docs/simulation.md");
+    let told = told_bugs(&std::fs::read_to_string(page).unwrap());
+    assert!(told.len() > 4, "{told:?}");
+    for (seed, steps, rule) in told {
+        let without = Options { rule: Some(rule), steps, ..Options::default() };
+        let shown = run(seed, &without).violation;
+        assert!(shown.is_some(), "--seed {seed} --steps {steps} --without {rule:?}");
+    }
 }
