@@ -4,12 +4,17 @@
 //!   archive segments, read by index, lease, request, tenant and time.
 //! * [`merkle`]: the RFC 6962 tree over them; proofs and their checks.
 //! * [`accounts`]: the double-entry books folded from their lines.
+//! * [`charges`]: every hold and charge computed again from records alone.
+//! * [`statement`]: what a borrower owes or a lender is owed for a period, to the cent
+//!   ([`periods`], [`rounding`]).
+//! * [`nodes`]: what a node cost, who used it and what was idle.
+//! * [`export`]: charges as CSV, Parquet and FOCUS, and a judge of FOCUS files.
 //! * [`verify`]: reads every byte again and names the first record that is wrong.
 //! * [`audit`]: the same for a folder on a machine that runs no broker.
 //! * [`disk`]: what its files lie on: the machine's disk, or a simulated one that breaks.
 //!
-//! It knows no rule of lending (those are `sublet-core`'s), has no clock, no network and no async,
-//! and reads and writes only below the directory it is given:
+//! It knows no rule of lending but how a charge is computed (the rules are `sublet-core`'s), has no
+//! clock, no network and no async, and reads and writes only below the directory it is given:
 //!
 //! ```text
 //! DIR/lock                    held while the journal is open
@@ -22,13 +27,19 @@
 pub mod accounts;
 mod archive;
 pub mod audit;
+pub mod charges;
 pub mod disk;
 pub mod error;
+pub mod export;
 mod index;
 pub mod journal;
 pub mod merkle;
+pub mod nodes;
 mod page;
+pub mod periods;
+pub mod rounding;
 mod segment;
+pub mod statement;
 mod store;
 pub mod verify;
 

@@ -39,10 +39,11 @@ const BORDERS: [(&str, &[&str]); 8] = [
 ];
 
 /// Heavy dependencies and the one package whose shipped code may use each.
-const HEAVY: [(&str, &str); 9] = [
+const HEAVY: [(&str, &str); 10] = [
     ("openraft", "sublet-broker"),
     ("raft-log", "sublet-broker"),
     ("sled", "sublet-ledger"),
+    ("parquet", "sublet-ledger"),
     ("async-nats", "sublet-protocol"),
     ("bincode", "sublet-protocol"),
     ("ort", "sublet-predictor"),

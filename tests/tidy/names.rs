@@ -6,10 +6,11 @@ use crate::lexer::{crate_mentions, lex_shipped};
 use crate::tree::{SourceFile, Tree, Violation, assert_clean, lines};
 
 /// A crate as code spells it, and the path prefix (a folder) or file that alone may name it.
-const OWNERS: [(&str, &str); 9] = [
+const OWNERS: [(&str, &str); 10] = [
     ("openraft", "broker/src/raft/"),
     ("raft_log", "broker/src/raft/"),
     ("sled", "ledger/src/store/sled.rs"),
+    ("parquet", "ledger/src/export/"),
     ("async_nats", "protocol/src/transport/nats.rs"),
     ("bincode", "protocol/src/codec.rs"),
     ("ort", "predictor/src/onnx.rs"),

@@ -5,6 +5,7 @@
 //! about records that are the ones that were sealed. It stops at the first thing that is wrong.
 
 use sublet_protocol::ids::CellId;
+use sublet_protocol::records::Record;
 
 use super::folder::{Folder, FolderError};
 use super::locate;
@@ -95,8 +96,20 @@ impl<'a> Audit<'a> {
     /// # Errors
     /// The operating system failed. What is wrong with the ledger is in the outcome.
     pub fn run(&self, progress: impl FnMut(Progress)) -> Result<Outcome, FolderError> {
-        let mut run = Run { folder: self.folder, fold: Fold::default(), store: None };
-        run.all(progress)
+        self.run_visiting(progress, |_| ())
+    }
+
+    /// As [`Audit::run`], and hands over each record in order once it has been found good.
+    ///
+    /// # Errors
+    /// As [`Audit::run`].
+    pub fn run_visiting(
+        &self,
+        progress: impl FnMut(Progress),
+        mut visit: impl FnMut(&Record),
+    ) -> Result<Outcome, FolderError> {
+        let (fold, store) = (Fold::default(), None);
+        Run { folder: self.folder, fold, store, visit: &mut visit }.all(progress)
     }
 }
 
@@ -112,6 +125,7 @@ struct Run<'a> {
     folder: &'a Folder,
     fold: Fold,
     store: Option<StoreCopy>,
+    visit: &'a mut dyn FnMut(&Record),
 }
 
 impl Run<'_> {
@@ -199,6 +213,7 @@ impl Run<'_> {
         self.fold.begin_segment();
         for (index, bytes) in segment.records() {
             let record = self.fold.book(index, bytes)?;
+            (self.visit)(&record);
             if self.store.is_some() {
                 postings.add(&record);
             }
@@ -223,10 +238,13 @@ impl Run<'_> {
         if self.folder.cell().is_some_and(is_other) {
             return Err(bad(sealed, Damage::Meta));
         }
-        let (mut wrong, fold) = (None, &mut self.fold);
+        let (mut wrong, fold, visit) = (None, &mut self.fold, &mut self.visit);
         let read = store.visit(sealed, |index, bytes| {
             if wrong.is_none() {
-                wrong = fold.record(index, bytes).err();
+                match fold.record(index, bytes) {
+                    Ok(record) => visit(&record),
+                    Err(bad) => wrong = Some(bad),
+                }
             }
         });
         if let Some(wrong) = wrong {

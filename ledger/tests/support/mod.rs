@@ -1,5 +1,7 @@
 //! Records for tests and measurements: leases as they go, one after the other.
 
+pub(crate) mod history;
+
 use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Origin, Part, SliceId};
 use sublet_protocol::commands::{Actor, GuestOutcome};
 use sublet_protocol::events::{Event, Settlement};

@@ -19,6 +19,7 @@ mod policy;
 mod problem;
 mod registry;
 mod requests;
+mod statements;
 mod status;
 mod terms;
 mod time;
@@ -48,6 +49,7 @@ pub use registry::{
 pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,
 };
+pub use statements::{StatementDayView, StatementLineView, StatementSide, StatementView};
 pub use status::{LeaseCounts, StatusView};
 pub use terms::{
     BudgetSet, BudgetView, GpuSecondsSpent, MoneySpent, OverAdmitted, ParentSet, ParentView,

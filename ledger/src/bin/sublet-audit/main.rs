@@ -4,7 +4,13 @@
 //! 1 it could not be used or the system failed, 2 damaged, 3 fork, 4 the books do not balance,
 //! 5 written by a version that it does not know.
 
+mod books;
+mod export;
+mod focus_check;
+mod node;
 mod output;
+mod replay;
+mod statement;
 mod verify;
 
 use std::process::ExitCode;
@@ -30,6 +36,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Verify(verify::Verify),
+    Replay(replay::Replay),
+    Statement(statement::Statement),
+    Export(export::Export),
+    FocusCheck(focus_check::FocusCheck),
+    Node(node::NodeCost),
 }
 
 fn main() -> ExitCode {
@@ -44,6 +55,11 @@ fn main() -> ExitCode {
     let output = Output::new(arguments.json);
     let done = match arguments.command {
         Command::Verify(verify) => verify.run(&output),
+        Command::Replay(replay) => replay.run(&output),
+        Command::Statement(statement) => statement.run(&output),
+        Command::Export(export) => export.run(&output),
+        Command::FocusCheck(check) => check.run(&output),
+        Command::Node(node) => node.run(&output),
     };
     match done {
         Ok(code) => ExitCode::from(code),

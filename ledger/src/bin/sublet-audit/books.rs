@@ -1,0 +1,91 @@
+//! What every command on the books shares: the ledger is checked while it is read, and every charge is
+//! computed again.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use sublet_ledger::audit::{Audit, Class, Folder};
+use sublet_ledger::charges::{Charge, ChargeError, Recount};
+
+use super::output::{self, Output};
+
+/// How a reading of the books ended.
+pub(crate) struct Read {
+    /// The books after the last record that was taken.
+    pub(crate) recount: Recount,
+    /// Where the ledger was found.
+    pub(crate) ledger: String,
+    /// Records that are good.
+    pub(crate) records: u64,
+    /// What is wrong first, if anything is.
+    pub(crate) wrong: Option<Wrong>,
+}
+
+/// The first thing that is wrong.
+pub(crate) struct Wrong {
+    /// The record.
+    pub(crate) index: u64,
+    /// What.
+    pub(crate) what: String,
+    /// The exit code for it.
+    pub(crate) code: u8,
+}
+
+/// Reads a ledger, checks it, computes every charge again and hands each over in order, with the books
+/// as they stand behind it. Behind the first thing that is wrong nothing is handed over.
+///
+/// # Errors
+/// There is no ledger, the system failed, or `each` did.
+pub(crate) fn read(
+    dir: &Path,
+    output: &Output,
+    mut each: impl FnMut(&Charge, &Recount) -> Result<()>,
+) -> Result<Read> {
+    let folder = Folder::find(dir)?;
+    let bar = output.bar(folder.bytes());
+    let (mut recount, mut wrong) = (Recount::new(), None::<(u64, ChargeError)>);
+    let mut failed = None;
+    let outcome = Audit::new(&folder).run_visiting(
+        |progress| bar.set_position(progress.bytes),
+        |record| {
+            if wrong.is_some() || failed.is_some() {
+                return;
+            }
+            match recount.take(record) {
+                Ok(None) => {}
+                Ok(Some(charge)) => failed = each(&charge, &recount).err(),
+                Err(error) => wrong = Some((record.index, error)),
+            }
+        },
+    );
+    bar.finish_and_clear();
+    let ledger = folder.dir().display().to_string();
+    let outcome = outcome.with_context(|| format!("could not read the ledger in {ledger}"))?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let wrong = match (wrong, &outcome.first_bad) {
+        (Some((index, error)), _) => {
+            let code = Class::Books.exit_code();
+            Some(Wrong { index, what: error.to_string(), code })
+        }
+        (None, Some(bad)) => {
+            let (what, code) = (output::chain(&bad.finding), bad.finding.class().exit_code());
+            Some(Wrong { index: bad.index, what, code })
+        }
+        (None, None) => None,
+    };
+    Ok(Read { recount, ledger, records: outcome.records, wrong })
+}
+
+/// The exit code for what is wrong, and a complaint on standard error. Zero if nothing is.
+pub(crate) fn complain(read: &Read) -> u8 {
+    let Some(wrong) = &read.wrong else { return 0 };
+    output::complain(&anyhow::anyhow!(
+        "record {} of {} is wrong: {}",
+        wrong.index,
+        read.ledger,
+        wrong.what
+    ));
+    wrong.code
+}

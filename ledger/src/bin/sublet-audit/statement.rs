@@ -1,0 +1,165 @@
+//! `sublet-audit statement`.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use sublet_ledger::periods::Period;
+use sublet_ledger::rounding::minor_text;
+use sublet_ledger::statement::{Party, Statement as Made, StatementBuilder};
+use sublet_protocol::api::{StatementSide, StatementView};
+use sublet_protocol::ids::TenantId;
+
+use super::books;
+use super::output::Output;
+
+/// Make a tenant's statement for a month or another period, to the cent.
+///
+/// The ledger is verified and every charge computed again on the way; nothing is printed if anything
+/// is wrong.
+#[derive(Debug, Args)]
+pub(crate) struct Statement {
+    /// The ledger, the data folder of a broker or of `sublet dev`, or a copy of one.
+    dir: PathBuf,
+    /// Whose statement.
+    #[arg(long)]
+    tenant: TenantId,
+    #[command(flatten)]
+    span: Span,
+    /// What the tenant owes for its leases, or earned with GPUs that it lent.
+    #[arg(long, value_enum, default_value = "borrower")]
+    side: Side,
+    /// Print the CSV form whose SHA-256 the statement names.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+}
+
+/// Which period.
+#[derive(Debug, Args)]
+pub(crate) struct Span {
+    /// A month, as 2026-03.
+    #[arg(long, required_unless_present = "from", conflicts_with_all = ["from", "until"])]
+    month: Option<String>,
+    /// The first day (2026-03-01) or instant (2026-03-01T00:00:00Z).
+    #[arg(long, requires = "until")]
+    from: Option<String>,
+    /// The day or instant behind the last one; it is not in the period.
+    #[arg(long, requires = "from")]
+    until: Option<String>,
+    /// The time zone of months and days.
+    #[arg(long, default_value = "UTC")]
+    zone: String,
+}
+
+impl Span {
+    /// The period.
+    pub(crate) fn period(&self) -> Result<Period> {
+        let period = match (&self.month, &self.from, &self.until) {
+            (Some(month), _, _) => Period::month(month, &self.zone),
+            (None, Some(from), Some(until)) => Period::between(from, until, &self.zone),
+            (None, _, _) => anyhow::bail!("name a period: --month, or --from and --until"),
+        };
+        Ok(period?)
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Side {
+    Borrower,
+    Lender,
+}
+
+impl Statement {
+    /// Does it; the exit code.
+    pub(crate) fn run(self, output: &Output) -> Result<u8> {
+        let period = self.span.period()?;
+        let side = match self.side {
+            Side::Borrower => StatementSide::Borrower,
+            Side::Lender => StatementSide::Lender,
+        };
+        let party = Party { tenant: self.tenant, side };
+        let mut builder = None;
+        let read = books::read(&self.dir, output, |charge, books| {
+            if builder.is_none() {
+                let currency = books.currency().context("the cell has no currency")?;
+                builder = Some(StatementBuilder::new(party, period.clone(), currency));
+            }
+            builder.as_mut().map_or(Ok(()), |builder| builder.add(charge))?;
+            Ok(())
+        })?;
+        let code = books::complain(&read);
+        if code != 0 {
+            return Ok(code);
+        }
+        let currency = read.recount.currency();
+        let currency = currency.context("the ledger has no record of its founding")?;
+        let builder = builder.unwrap_or_else(|| StatementBuilder::new(party, period, currency));
+        let made = builder.finish()?;
+        if self.csv {
+            made.write_csv(io::stdout().lock())?;
+            return Ok(0);
+        }
+        let view = made.view(read.records, read.recount.closed_until())?;
+        output.print(&view, &text(&made, &view))?;
+        Ok(0)
+    }
+}
+
+/// The statement for people.
+fn text(made: &Made, view: &StatementView) -> String {
+    let currency = view.total.currency;
+    let mut text = String::new();
+    let side = view.side.code();
+    // Writing to a string cannot fail, here and below.
+    let _ = writeln!(
+        text,
+        "{} as {side}, {} to {} ({})",
+        view.tenant, view.from, view.until, view.zone
+    );
+    for (line, shown) in made.lines().iter().zip(&view.lines) {
+        let _ = writeln!(
+            text,
+            "  {}  {}  {}  {}/1000 of {}  {:>12} s  {:>12} {currency}{}",
+            shown.lease,
+            shown.begin,
+            shown.project,
+            shown.gpu,
+            shown.model,
+            Thousandths(shown.billed_ms),
+            minor_text(line.amount, currency),
+            if line.is_correction { "  correction" } else { "" },
+        );
+    }
+    for day in made.days() {
+        let amount = minor_text(day.amount, currency);
+        let _ = writeln!(
+            text,
+            "  {}  {:>12} s  {amount:>12} {currency}",
+            day.day,
+            Thousandths(day.billed.get())
+        );
+    }
+    let _ = writeln!(text, "total     {} {currency}", minor_text(made.total(), currency));
+    let _ = writeln!(text, "unrounded {}", view.exact);
+    if let Some(fee) = &view.fee {
+        let _ = writeln!(text, "fee       {fee} (kept by the platform)");
+    }
+    let closed = if view.closed { "closed" } else { "open: leases may still be added" };
+    let _ = writeln!(text, "period    {closed}");
+    let _ = writeln!(text, "records   {}", view.records);
+    let _ = writeln!(text, "sha256    {}", view.sha256);
+    text
+}
+
+/// Milliseconds, shown in seconds with three places.
+struct Thousandths(u64);
+
+impl std::fmt::Display for Thousandths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = format!("{}.{:03}", self.0 / 1_000, self.0 % 1_000);
+        let width = f.width().unwrap_or(0);
+        write!(f, "{text:>width$}")
+    }
+}

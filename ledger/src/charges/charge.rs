@@ -1,0 +1,159 @@
+//! What one lease cost, and how that is divided between spans of time.
+
+use sublet_protocol::events::Settlement;
+use sublet_protocol::ids::Region;
+use sublet_protocol::leases::{EndReason, LeaseTerms};
+use sublet_protocol::money::{MicroCredits, cost_half_even};
+use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
+
+/// The final charge of a lease that has ended.
+///
+/// Its billed time counts from its activation on without a break, so it lies in
+/// `[begin, end)`. A lease that was never active begins and ends when it was settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Charge {
+    /// Index of the record that settled it.
+    pub index: u64,
+    /// Ledger time of that record.
+    pub settled_at: Timestamp,
+    /// What was granted.
+    pub terms: LeaseTerms,
+    /// Where its cluster stands, if a record says so.
+    pub region: Option<Region>,
+    /// When all its members were prepared, if ever.
+    pub active_since: Option<Timestamp>,
+    /// Why it ended.
+    pub reason: EndReason,
+    /// Time that would have been billed had its owner not taken the GPU back too early; above
+    /// `settlement.billed` only then.
+    pub measured: Millis,
+    /// What was billed and posted.
+    pub settlement: Settlement,
+    /// Everything before this instant was closed when it was settled: what falls there is a
+    /// correction. [`Timestamp::ZERO`] if nothing was.
+    pub closed_until: Timestamp,
+}
+
+/// What of a charge belongs to one span of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The first instant of the billed time in it.
+    pub begin: Timestamp,
+    /// The first instant behind it. Equal to `begin` if nothing is billed.
+    pub end: Timestamp,
+    /// When it counts: `begin`, or the first instant that was not closed when it was settled.
+    pub booked_at: Timestamp,
+    /// How much time is billed.
+    pub billed: Millis,
+    /// What the borrower pays.
+    pub cost: MicroCredits,
+    /// What of it the platform keeps.
+    pub fee: MicroCredits,
+}
+
+impl Part {
+    /// Whether its time was closed when it was settled.
+    #[must_use]
+    pub fn is_correction(&self) -> bool {
+        self.booked_at != self.begin
+    }
+
+    /// What the lender earns: the cost without the fee.
+    #[must_use]
+    pub fn earned(&self) -> MicroCredits {
+        self.cost.checked_sub(self.fee).expect("a part's fee is at most its cost")
+    }
+}
+
+impl Charge {
+    /// When the billed time begins.
+    #[must_use]
+    pub fn begin(&self) -> Timestamp {
+        self.active_since.unwrap_or(self.settled_at)
+    }
+
+    /// The first instant behind the billed time.
+    #[must_use]
+    pub fn end(&self) -> Timestamp {
+        self.begin().after_millis(self.settlement.billed)
+    }
+
+    /// The share of GPUs of all members together.
+    #[must_use]
+    pub fn gpu(&self) -> GpuMilli {
+        self.terms.gpu_total()
+    }
+
+    /// Time that ran and is not billed, since its owner took the GPU back too early.
+    #[must_use]
+    pub fn excused(&self) -> Millis {
+        self.measured.saturating_sub(self.settlement.billed)
+    }
+
+    /// Its parts that count in `[from, until)`, in order: at most one that its time was closed
+    /// for, and one that it was not. Parts of spans that meet add up to the charge, to the
+    /// micro-unit; a charge of nothing is one part of nothing.
+    #[must_use]
+    pub fn parts(&self, from: Timestamp, until: Timestamp) -> Vec<Part> {
+        let (begin, end) = (self.begin(), self.end());
+        let border = self.closed_until.clamp(begin, end);
+        let is_in = |instant: Timestamp| from <= instant && instant < until;
+        let mut parts = Vec::new();
+        let is_nothing = begin == end;
+        if (border > begin || (is_nothing && begin < self.closed_until)) && is_in(self.closed_until)
+        {
+            parts.push(self.part(begin, border, self.closed_until));
+        }
+        let (first, last) = (border.max(from), end.min(until));
+        let is_open_nothing = is_nothing && begin >= self.closed_until && is_in(begin);
+        if first < last || is_open_nothing {
+            parts.push(self.part(first, last.max(first), first));
+        }
+        parts
+    }
+
+    /// What falls between two instants of its billed time.
+    fn part(&self, begin: Timestamp, end: Timestamp, booked_at: Timestamp) -> Part {
+        let (before, after) = (self.up_to(begin), self.up_to(end));
+        let less = "what is billed up to an instant never falls";
+        Part {
+            begin,
+            end,
+            booked_at,
+            billed: end.since(begin),
+            cost: after.0.checked_sub(before.0).expect(less),
+            fee: after.1.checked_sub(before.1).expect(less),
+        }
+    }
+
+    /// What of cost and fee falls before an instant: each rounded half to even, so that parts are
+    /// differences and add up.
+    pub(crate) fn up_to(&self, instant: Timestamp) -> (MicroCredits, MicroCredits) {
+        let Settlement { billed, cost, fee } = self.settlement;
+        let span = instant.since(self.begin()).min(billed);
+        if span == billed {
+            return (cost, fee);
+        }
+        let part = cost_half_even(self.terms.price, self.gpu(), span);
+        let part = part.expect("a part of a charge that was written").min(cost);
+        (part, share_half_even(fee, part, cost))
+    }
+}
+
+/// `amount × part / whole`, rounded half to even; nothing of nothing. `0 ≤ part ≤ whole`.
+fn share_half_even(amount: MicroCredits, part: MicroCredits, whole: MicroCredits) -> MicroCredits {
+    if whole == MicroCredits::ZERO {
+        return MicroCredits::ZERO;
+    }
+    let product = i128::from(amount.get()) * i128::from(part.get());
+    let share = divide_half_even(product, i128::from(whole.get()));
+    MicroCredits::new(i64::try_from(share).expect("a part of an amount that was written"))
+}
+
+/// `numerator / denominator`, rounded half to even. `denominator > 0`.
+pub(crate) const fn divide_half_even(numerator: i128, denominator: i128) -> i128 {
+    let (quotient, rest) = (numerator.div_euclid(denominator), numerator.rem_euclid(denominator));
+    let is_above = rest > denominator - rest;
+    let is_tie = rest == denominator - rest;
+    if is_above || (is_tie && quotient.rem_euclid(2) == 1) { quotient + 1 } else { quotient }
+}
