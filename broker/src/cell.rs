@@ -96,6 +96,7 @@ impl Cell {
         let on_fatal = config.on_fatal.clone();
         options.on_fatal = config.on_fatal;
         options.begin = config.begin;
+        options.log_file_bytes = config.log_file_bytes;
         let answering = Answering::default();
         if let Some(config::Peers { listen, endpoint, security }) = config.peers {
             let identity = Identity::load(&security, config.cell.as_str(), config.node_id);

@@ -54,6 +54,9 @@ pub struct Config {
     /// A seal yields a snapshot once the journal has grown by this many records since the last
     /// one. Default 16,384: the log replayed at a start stays below about twice that.
     pub snapshot_records: u64,
+    /// Size in bytes at which the raft log begins a new file; files that are purged go as a whole.
+    /// Default 32 MiB.
+    pub log_file_bytes: usize,
     /// What happens when storage fails or this replica diverges. Default: the process aborts.
     pub on_fatal: FatalHook,
 }
@@ -72,6 +75,7 @@ impl Config {
             checks: Checks::OneIn(64),
             clock: ClockKind::Real,
             snapshot_records: 16_384,
+            log_file_bytes: 32 * 1024 * 1024,
             on_fatal: FatalHook::abort(),
         }
     }

@@ -12,4 +12,8 @@ mod failover;
 mod kill;
 mod life;
 mod restart;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod storage;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod traced;
 mod world;

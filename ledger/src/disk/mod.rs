@@ -2,7 +2,8 @@
 //!
 //! Two implementations, one conformance suite (`conformance.rs`): [`RealDisk`] for everything that
 //! is kept, [`SimulatedDisk`] in memory, which breaks as disks do. sled does its own input and
-//! output and is not on it.
+//! output and is not on it. The traits are public for tests: the broker's feed a simulated disk with
+//! what a whole broker was seen to do to a real one.
 //!
 //! The contract is that of POSIX, read strictly: what was written is durable after the file's sync,
 //! a name that was created, changed or removed only after its folder's.
@@ -25,10 +26,10 @@ pub use self::simulated::{DiskFault, Flip, Omission, SimulatedDisk};
 use crate::error::Error;
 
 /// Keeps a lock as long as it lives.
-pub(crate) type Lock = Box<dyn Any + Send + Sync>;
+pub type Lock = Box<dyn Any + Send + Sync>;
 
 /// Folders and names.
-pub(crate) trait Disk: Send + Sync {
+pub trait Disk: Send + Sync {
     /// Whether there is a file or folder of this name.
     fn exists(&self, path: &Path) -> io::Result<bool>;
 
@@ -65,7 +66,7 @@ pub(crate) trait Disk: Send + Sync {
 }
 
 /// An open file.
-pub(crate) trait DiskFile: Send + Sync {
+pub trait DiskFile: Send + Sync {
     /// Its length in bytes.
     fn length(&self) -> io::Result<u64>;
 
