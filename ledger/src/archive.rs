@@ -1,4 +1,5 @@
-//! The archive: the journal's sealed segments, `archive/NNNNNNNNNN.seg`.
+//! The archive: the journal's sealed segments, `archive/NNNNNNNNNN.seg`, and what was signed about
+//! them, `archive/NNNNNNNNNN.ckpt`.
 //!
 //! It is the truth about sealed records, and the only copy of them on this machine. A segment
 //! appears whole or not at all: written aside, fsynced, renamed, directory fsynced. Opening the
@@ -12,13 +13,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sublet_protocol::ids::CellId;
 
+use crate::checkpoint::Checkpoint;
 use crate::disk::{Disk, create_folders};
 use crate::error::{Error, SegmentFault};
 use crate::merkle::{Frontier, TreeHead};
+use crate::note::{NOTE_BYTES_MAX, PublicKey};
 use crate::segment::{SEGMENT_BYTES_MAX, Seal, Segment, SegmentBuilder, VERSION};
 
 /// Segments kept in memory after they were read. A segment of 4,096 records is about 1 MiB.
 const CACHED_SEGMENTS: usize = 4;
+
+/// The file with the public key.
+pub(crate) const PUBLIC_KEY: &str = "ledger.pub";
 
 /// The sealed part of the journal.
 pub(crate) struct Archive {
@@ -131,6 +137,35 @@ impl Archive {
         self.read(number, before)
     }
 
+    /// The checkpoint beside segment `number`, if one is there that can be read.
+    pub(crate) fn read_checkpoint(&self, number: u32) -> Result<Option<Checkpoint>, Error> {
+        let Shelf::Directory(disk, dir) = &self.shelf else { return Ok(None) };
+        let path = dir.join(checkpoint_name(number));
+        let bytes = read_capped(&**disk, &path, NOTE_BYTES_MAX)?;
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        Ok(text.and_then(|text| text.parse().ok()))
+    }
+
+    /// Puts a checkpoint beside segment `number`, in place of one that is there.
+    pub(crate) fn write_checkpoint(
+        &self,
+        number: u32,
+        checkpoint: &Checkpoint,
+    ) -> Result<(), Error> {
+        let Shelf::Directory(disk, dir) = &self.shelf else { return Ok(()) };
+        write_whole(&**disk, dir, &checkpoint_name(number), checkpoint.to_string().as_bytes())
+    }
+
+    /// Notes whose key signs, unless that stands there.
+    pub(crate) fn write_public_key(&self, key: &PublicKey) -> Result<(), Error> {
+        let Shelf::Directory(disk, dir) = &self.shelf else { return Ok(()) };
+        let line = format!("{key}\n").into_bytes();
+        if read_capped(&**disk, &dir.join(PUBLIC_KEY), NOTE_BYTES_MAX)?.as_ref() == Some(&line) {
+            return Ok(());
+        }
+        write_whole(&**disk, dir, PUBLIC_KEY, &line)
+    }
+
     /// The error that segment `number` is bad, or newer.
     pub(crate) fn bad(&self, number: u32, fault: SegmentFault) -> Error {
         if let SegmentFault::Version { version: found } = fault
@@ -158,7 +193,9 @@ impl Archive {
 
     fn read(&self, number: u32, before: TreeHead) -> Result<Segment, Error> {
         let bytes = match &self.shelf {
-            Shelf::Directory(disk, _) => read_capped(&**disk, &self.file(number))?,
+            Shelf::Directory(disk, _) => {
+                read_capped(&**disk, &self.file(number), SEGMENT_BYTES_MAX)?
+            }
             Shelf::Memory(segments) => {
                 let place = usize::try_from(number).ok();
                 place.and_then(|place| segments.get(place)).map(|segment| segment.bytes().to_vec())
@@ -184,12 +221,16 @@ fn segment_name(number: u32) -> String {
     format!("{number:010}.seg")
 }
 
+fn checkpoint_name(number: u32) -> String {
+    format!("{number:010}.ckpt")
+}
+
 /// How many segments `dir` has by the highest number there; deletes what a crash left unfinished.
 /// A gap is found when the missing one is read.
 fn segments_in(disk: &dyn Disk, dir: &Path) -> Result<u32, Error> {
     let mut count = 0;
     for name in disk.names(dir).map_err(Error::io("list", dir))? {
-        if name.ends_with(".seg.tmp") {
+        if [".seg.tmp", ".ckpt.tmp", ".pub.tmp"].iter().any(|end| name.ends_with(end)) {
             let path = dir.join(name);
             disk.remove(&path).map_err(Error::io("delete", &path))?;
             continue;
@@ -204,13 +245,13 @@ fn segments_in(disk: &dyn Disk, dir: &Path) -> Result<u32, Error> {
 
 /// The file's bytes; `None` if there is no file. One that is too large is cut at the limit, which
 /// its check sum tells.
-fn read_capped(disk: &dyn Disk, file: &Path) -> Result<Option<Vec<u8>>, Error> {
+fn read_capped(disk: &dyn Disk, file: &Path, most: usize) -> Result<Option<Vec<u8>>, Error> {
     let opened = match disk.open(file) {
         Ok(opened) => opened,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("open", file)(error)),
     };
-    opened.read(0, SEGMENT_BYTES_MAX).map(Some).map_err(Error::io("read", file))
+    opened.read(0, most).map(Some).map_err(Error::io("read", file))
 }
 
 /// Writes the file so that after a crash it is there with all its bytes or not at all.

@@ -231,6 +231,9 @@ pub enum SegmentFault {
     /// The records do not have the root that is noted.
     #[error("its records do not have its root")]
     Root,
+    /// The cell's key has signed another root for the records up to its end.
+    #[error("the cell's key has signed another root up to its end")]
+    OtherRootSigned,
     /// It was there when the store was written and is not any more.
     #[error("the store knows {known} segments, the archive has {found}")]
     Fewer {

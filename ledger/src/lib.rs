@@ -19,6 +19,8 @@
 //! ```text
 //! DIR/lock                    held while the journal is open
 //! DIR/archive/NNNNNNNNNN.seg  sealed segments: the truth about sealed records
+//! DIR/archive/NNNNNNNNNN.ckpt what the cell's key signed about each
+//! DIR/archive/ledger.pub      the public half of that key
 //! DIR/sled/                   the unsealed tail and the index; can be made anew
 //! DIR/sled.damaged/           the last store that had to be made anew
 //! ```
@@ -28,6 +30,7 @@ pub mod accounts;
 mod archive;
 pub mod audit;
 pub mod charges;
+pub mod checkpoint;
 pub mod disk;
 pub mod error;
 pub mod export;
@@ -35,13 +38,17 @@ mod index;
 pub mod journal;
 pub mod merkle;
 pub mod nodes;
+pub mod note;
 mod page;
 pub mod periods;
+pub mod proof;
 pub mod rounding;
 mod segment;
 pub mod statement;
 mod store;
+mod subtrees;
 pub mod verify;
+pub mod witness;
 
 #[cfg(test)]
 #[path = "../tests/support/mod.rs"]

@@ -45,7 +45,7 @@ impl Hash {
     }
 
     /// The hash of an inner node: `SHA-256(0x01 ‖ left ‖ right)`.
-    fn of_node(left: &Self, right: &Self) -> Self {
+    pub(crate) fn of_node(left: &Self, right: &Self) -> Self {
         let mut bytes = [0x01; 1 + 2 * Self::BYTES];
         bytes[1..=Self::BYTES].copy_from_slice(&left.0);
         bytes[1 + Self::BYTES..].copy_from_slice(&right.0);

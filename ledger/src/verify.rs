@@ -14,10 +14,11 @@ use sublet_protocol::units::Timestamp;
 
 use crate::accounts::{Accounts, PostingError};
 use crate::audit::Class;
+use crate::checkpoint::Checkpoint;
 use crate::error::{Damage, Error, SegmentFault};
 use crate::index::Postings;
 use crate::journal::Journal;
-use crate::merkle::{Frontier, Hash};
+use crate::merkle::{Frontier, Hash, TreeHead};
 use crate::segment::Seal;
 
 /// What the verifier found.
@@ -110,6 +111,58 @@ pub enum Finding {
     /// Debits and credits, or the holds and their accounts, differ after a segment.
     #[error("the books do not balance after the records of this segment")]
     Unbalanced,
+    /// The checkpoint beside a segment cannot be read.
+    #[error("the checkpoint {} cannot be read", file.display())]
+    CheckpointDamaged {
+        /// Its file.
+        file: PathBuf,
+    },
+    /// The checkpoint beside a segment names the key and is not signed by it.
+    #[error("the signature of the checkpoint {} is not that of the cell's key", file.display())]
+    CheckpointForged {
+        /// Its file.
+        file: PathBuf,
+    },
+    /// A checkpoint names another root than the records have.
+    #[error(
+        "a checkpoint of {} records has the root {}, the first {} records here have {}",
+        signed.size, signed.root, found.size, found.root
+    )]
+    OtherRootSigned {
+        /// The tree of the checkpoint.
+        signed: TreeHead,
+        /// The tree found.
+        found: TreeHead,
+    },
+    /// The auditor's key has not signed the records from here on.
+    #[error("no checkpoint signed by the key covers the records from here on")]
+    NotSigned,
+    /// Too few witnesses have signed any checkpoint.
+    #[error("no checkpoint is signed by as many witnesses as are required")]
+    NotWitnessed,
+    /// There are fewer records than a checkpoint from before covers.
+    #[error(
+        "a checkpoint from before covers {size} records, there are {found}: this is an older copy"
+    )]
+    RolledBack {
+        /// Records that the checkpoint covers.
+        size: u64,
+        /// Sealed records found.
+        found: u64,
+    },
+    /// The key has signed two ledgers of which neither extends the other.
+    #[error(
+        "the key signed two histories: a checkpoint of {} records contradicts one of {}",
+        kept.head().size, signed.head().size
+    )]
+    Fork {
+        /// The checkpoint that the auditor brought along.
+        kept: Box<Checkpoint>,
+        /// One of the folder that is as long or longer.
+        signed: Box<Checkpoint>,
+        /// The root of the folder's first records, as many as the kept checkpoint covers.
+        prefix: Hash,
+    },
     /// A newer version of the program wrote the record.
     #[error("the record is of version {version}, which this program does not know")]
     UnknownRecord {
@@ -143,7 +196,14 @@ impl Finding {
             | Self::Root { .. }
             | Self::NotIndexed
             | Self::OtherTimes
-            | Self::OtherCell => Class::Damaged,
+            | Self::OtherCell
+            | Self::CheckpointDamaged { .. }
+            | Self::CheckpointForged { .. }
+            | Self::OtherRootSigned { .. }
+            | Self::NotSigned
+            | Self::NotWitnessed
+            | Self::RolledBack { .. } => Class::Damaged,
+            Self::Fork { .. } => Class::Fork,
             Self::Posting(_) | Self::Unbalanced => Class::Books,
             Self::UnknownRecord { .. }
             | Self::UnknownSegment { .. }

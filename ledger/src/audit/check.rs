@@ -2,19 +2,21 @@
 //!
 //! A segment is first hashed and compared with its root, so that a change of what is stored is
 //! told as damage; only then it is decoded and posted, so that what is told about the books is
-//! about records that are the ones that were sealed. It stops at the first thing that is wrong.
+//! about records that are the ones that were sealed. Where there are checkpoints from before, the
+//! whole chain is compared with them first. It stops at the first thing that is wrong.
 
 use sublet_protocol::ids::CellId;
 use sublet_protocol::records::Record;
 
+use super::chain::{Chain, Stop};
 use super::folder::{Folder, FolderError};
-use super::locate;
 use super::tail::{Opened, StoreCopy, Tail};
+use super::trust::{Signatures, Trust};
 use crate::accounts::Accounts;
 use crate::error::{Damage, SegmentFault};
 use crate::index::Postings;
 use crate::merkle::Hash;
-use crate::segment::{Segment, VERSION, padded};
+use crate::segment::{Segment, padded};
 use crate::verify::{Bad, Finding, Fold};
 
 /// How far a check has come.
@@ -66,6 +68,10 @@ pub struct Outcome {
     pub accounts: Accounts,
     /// What was done about the records that are not sealed.
     pub tail: Tail,
+    /// Whose signatures were checked and how far they reach.
+    pub signatures: Signatures,
+    /// Records up to the newest checkpoint that the auditor kept from before.
+    pub confirmed: u64,
     /// The first thing that is wrong.
     pub first_bad: Option<Bad>,
 }
@@ -81,17 +87,24 @@ impl Outcome {
 #[derive(Debug)]
 pub struct Audit<'a> {
     folder: &'a Folder,
+    trust: Trust,
 }
 
 impl<'a> Audit<'a> {
-    /// A check of `folder`.
-    pub const fn new(folder: &'a Folder) -> Self {
-        Self { folder }
+    /// A check of `folder` by itself.
+    pub fn new(folder: &'a Folder) -> Self {
+        Self { folder, trust: Trust::default() }
     }
 
-    /// Checks every segment, record, root and posting, and the unsealed records and the index if no
-    /// broker has the ledger open. Keeps one segment and the books in memory; the store's copy, up
-    /// to 32 MiB of it.
+    /// Checks it against what the auditor trusts, too.
+    #[must_use]
+    pub fn trusting(self, trust: Trust) -> Self {
+        Self { trust, ..self }
+    }
+
+    /// Checks every segment, record, root, signature and posting, and the unsealed records and the
+    /// index if no broker has the ledger open. Keeps one segment and the books in memory; the store's
+    /// copy, up to 32 MiB of it.
     ///
     /// # Errors
     /// The operating system failed. What is wrong with the ledger is in the outcome.
@@ -105,15 +118,72 @@ impl<'a> Audit<'a> {
     /// As [`Audit::run`].
     pub fn run_visiting(
         &self,
-        progress: impl FnMut(Progress),
+        mut progress: impl FnMut(Progress),
         mut visit: impl FnMut(&Record),
     ) -> Result<Outcome, FolderError> {
+        let chain = Chain::new(self.folder, &self.trust)?;
         let (fold, store) = (Fold::default(), None);
-        Run { folder: self.folder, fold, store, visit: &mut visit }.all(progress)
+        let mut run = Run { folder: self.folder, chain, fold, store, visit: &mut visit };
+        match self.checked(&mut run, &mut progress) {
+            Ok(tail) => Ok(run.outcome(tail, None)),
+            Err(Stop::Bad(bad)) => Ok(run.outcome(Tail::NotReached, Some(bad))),
+            Err(Stop::Folder(error)) => Err(error),
+        }
+    }
+
+    fn checked<'s>(
+        &'s self,
+        run: &mut Run<'s>,
+        progress: &mut impl FnMut(Progress),
+    ) -> Result<Tail, Stop> {
+        let passes = if self.trust.against.is_empty() { 1 } else { 2 };
+        let of = self.folder.bytes().saturating_mul(passes);
+        let mut seen = Progress { bytes: 0, of };
+        let mut read = |segment: &Segment| {
+            let length = u64::try_from(segment.bytes().len()).unwrap_or(u64::MAX);
+            seen.bytes = seen.bytes.saturating_add(length);
+            progress(seen);
+        };
+        if passes > 1 {
+            let mut chain = Chain::new(self.folder, &self.trust)?;
+            let walked = (|| {
+                while let Some(segment) = chain.step()? {
+                    read(&segment);
+                }
+                Ok(chain.end()?)
+            })();
+            if let Err(Stop::Bad(bad)) = walked {
+                run.chain = chain;
+                return Err(Stop::Bad(bad));
+            }
+            walked?;
+        }
+        let opened = StoreCopy::open(self.folder)?;
+        let (left_out, unreadable) = match opened {
+            Opened::Copy(copy) => {
+                run.store = Some(copy);
+                (None, None)
+            }
+            Opened::LeftOut(why) => (Some(why), None),
+            Opened::Damaged(damage) => (None, Some(Finding::StoreDamaged(damage))),
+            Opened::Newer { found } => (None, Some(Finding::UnknownStore { found })),
+        };
+        while let Some(segment) = run.chain.step()? {
+            run.segment(&segment)?;
+            read(&segment);
+        }
+        run.chain.end()?;
+        if let Some(finding) = unreadable {
+            return Err(Bad { index: run.fold.size(), finding }.into());
+        }
+        match left_out {
+            Some(why) => Ok(why),
+            None => Ok(Tail::Checked { records: run.tail()? }),
+        }
     }
 }
 
-/// Checks `folder`; see [`Audit::run`].
+/// Checks `folder` by itself; see [`Audit::run`].
 ///
 /// # Errors
 /// The operating system failed.
@@ -123,92 +193,16 @@ pub fn check(folder: &Folder) -> Result<Outcome, FolderError> {
 
 struct Run<'a> {
     folder: &'a Folder,
+    chain: Chain<'a>,
     fold: Fold,
     store: Option<StoreCopy>,
     visit: &'a mut dyn FnMut(&Record),
 }
 
 impl Run<'_> {
-    fn all(&mut self, mut progress: impl FnMut(Progress)) -> Result<Outcome, FolderError> {
-        let opened = StoreCopy::open(self.folder)?;
-        let (left_out, unreadable) = match opened {
-            Opened::Copy(copy) => {
-                self.store = Some(copy);
-                (None, None)
-            }
-            Opened::LeftOut(why) => (Some(why), None),
-            Opened::Damaged(damage) => (None, Some(Finding::StoreDamaged(damage))),
-            Opened::Newer { found } => (None, Some(Finding::UnknownStore { found })),
-        };
-        let mut seen = Progress { bytes: 0, of: self.folder.bytes() };
-        for number in 0..self.folder.segments() {
-            progress(seen);
-            let index = self.fold.size();
-            let bytes = self.folder.segment(number)?;
-            let checked = match bytes {
-                Some(bytes) => {
-                    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-                    seen.bytes = seen.bytes.saturating_add(length);
-                    self.segment(number, bytes)
-                }
-                None => Err(Bad { index, finding: self.damaged(number, SegmentFault::Missing) }),
-            };
-            if let Err(bad) = checked {
-                return Ok(self.outcome(Tail::NotReached, Some(bad)));
-            }
-        }
-        progress(seen);
-        let index = self.fold.size();
-        if let Some(finding) = unreadable {
-            return Ok(self.outcome(Tail::NotReached, Some(Bad { index, finding })));
-        }
-        if let Some(why) = left_out {
-            return Ok(self.outcome(why, None));
-        }
-        Ok(match self.tail() {
-            Ok(records) => self.outcome(Tail::Checked { records }, None),
-            Err(bad) => self.outcome(Tail::NotReached, Some(bad)),
-        })
-    }
-
-    fn segment(&mut self, number: u32, bytes: Vec<u8>) -> Result<(), Bad> {
-        let first = self.fold.size();
-        let before = self.fold.frontier().clone();
-        let bad_at_first = |finding| Bad { index: first, finding };
-        let parsed = match self.folder.cell() {
-            Some(cell) => Segment::parse_or_give_back(bytes, cell, number, before.head()),
-            None => Err((SegmentFault::Magic, bytes)),
-        };
-        let segment = match parsed {
-            Ok(segment) => segment,
-            Err((SegmentFault::Version { version }, _)) if version > VERSION => {
-                return Err(bad_at_first(Finding::UnknownSegment { version }));
-            }
-            Err((fault, bytes)) => {
-                let cell = self.folder.cell();
-                let index = locate::first_bad(&bytes, cell, number, &before).unwrap_or(first);
-                return Err(Bad { index, finding: self.damaged(number, fault) });
-            }
-        };
-        let mut after = before;
-        segment.records().for_each(|(_, record)| after.append(Hash::of_leaf(record)));
-        if after != *segment.frontier() {
-            let index = locate::first_wrong(segment.records()).unwrap_or(first);
-            let finding = Finding::Root { noted: segment.seal().root, found: after.root() };
-            return Err(Bad { index, finding });
-        }
-        let postings = self.book(&segment)?;
-        self.fold.hashed(after);
-        let indexed = self.store.as_ref().filter(|store| number < store.segments());
-        match indexed.map(|store| store.not_indexed(first, &postings)) {
-            None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(index))) => Err(Bad { index, finding: Finding::NotIndexed }),
-            Some(Err(damage)) => Err(bad_at_first(Finding::StoreDamaged(damage))),
-        }
-    }
-
-    /// Decodes and posts the records of a segment whose hashes are right.
-    fn book(&mut self, segment: &Segment) -> Result<Postings, Bad> {
+    /// Decodes, posts and looks up the records of a segment whose hashes are right.
+    fn segment(&mut self, segment: &Segment) -> Result<(), Bad> {
+        let seal = *segment.seal();
         let mut postings = Postings::default();
         self.fold.begin_segment();
         for (index, bytes) in segment.records() {
@@ -219,8 +213,16 @@ impl Run<'_> {
             }
         }
         let cell = self.folder.cell().expect("a segment was read under its name");
-        self.fold.end_segment(segment.seal(), cell)?;
-        Ok(postings)
+        self.fold.end_segment(&seal, cell)?;
+        self.fold.hashed(self.chain.frontier().clone());
+        let indexed = self.store.as_ref().filter(|store| seal.number < store.segments());
+        match indexed.map(|store| store.not_indexed(seal.first, &postings)) {
+            None | Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(index))) => Err(Bad { index, finding: Finding::NotIndexed }),
+            Some(Err(damage)) => {
+                Err(Bad { index: seal.first, finding: Finding::StoreDamaged(damage) })
+            }
+        }
     }
 
     /// Checks the records that are not sealed; how many there are.
@@ -231,7 +233,8 @@ impl Run<'_> {
         let (known, found) = (store.segments(), self.folder.segments());
         if known > found {
             let fault = SegmentFault::Fewer { known, found };
-            return Err(Bad { index: sealed, finding: self.damaged(found, fault) });
+            let file = self.folder.file(found, "seg");
+            return Err(Bad { index: sealed, finding: Finding::SegmentDamaged { file, fault } });
         }
         let is_other =
             |cell: CellId| store.cell().is_some_and(|named| named != padded(cell.as_str()));
@@ -264,12 +267,8 @@ impl Run<'_> {
         }
     }
 
-    fn damaged(&self, number: u32, fault: SegmentFault) -> Finding {
-        Finding::SegmentDamaged { file: self.folder.file(number, "seg"), fault }
-    }
-
-    fn outcome(&mut self, tail: Tail, first_bad: Option<Bad>) -> Outcome {
-        let fold = std::mem::take(&mut self.fold);
+    fn outcome(self, tail: Tail, first_bad: Option<Bad>) -> Outcome {
+        let Self { chain, fold, .. } = self;
         let (records, root) = (fold.size(), fold.frontier().root());
         let unsealed = if let Tail::Checked { records } = tail { records } else { 0 };
         let sealed = if tail == Tail::NotReached { fold.sealed() } else { records - unsealed };
@@ -280,6 +279,8 @@ impl Run<'_> {
             segments: fold.segments(),
             accounts: fold.into_accounts(),
             tail,
+            signatures: chain.signatures().clone(),
+            confirmed: chain.confirmed(),
             first_bad,
         }
     }

@@ -121,6 +121,7 @@ impl Journal {
             })?;
             let segment = self.archive.add(builder)?;
             self.absorb_last(&segment)?;
+            self.sign_last()?;
             if segment.seal().end() > upto {
                 return Ok(*segment.seal());
             }

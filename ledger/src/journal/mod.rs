@@ -17,16 +17,20 @@ mod append;
 mod meta;
 mod open;
 mod read;
+mod sign;
 mod tail;
 
 #[cfg(test)]
 mod tests;
+
+use std::sync::Mutex;
 
 use sublet_protocol::ids::CellId;
 use sublet_protocol::units::Timestamp;
 
 pub(crate) use self::meta::Meta;
 pub use self::open::Opened;
+use self::sign::Signer;
 use self::tail::Tail;
 pub(crate) use self::tail::visit_tail;
 use crate::archive::Archive;
@@ -34,6 +38,7 @@ use crate::disk::Lock;
 use crate::merkle::{Hash, TreeHead};
 use crate::segment::Seal;
 use crate::store::Store;
+use crate::subtrees::Subtrees;
 
 /// Place in the raft log of the entry that was applied last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -67,6 +72,10 @@ pub struct Journal {
     absorbed: u32,
     /// Behind the store's by at most what the log will replay.
     cursor: Option<Cursor>,
+    /// Inner nodes of the tree over sealed records, as far as proofs were prepared.
+    nodes: Mutex<Subtrees>,
+    /// Signs the seals; `None` without a key.
+    signer: Option<Signer>,
     /// Held while the journal is open; `None` in memory.
     #[expect(dead_code, reason = "it is dropped, not read")]
     lock: Option<Lock>,

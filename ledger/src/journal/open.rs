@@ -1,7 +1,7 @@
 //! Opening: lock, archive, store, and bringing the store up to the archive.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use sublet_protocol::ids::CellId;
 
@@ -31,7 +31,9 @@ impl Journal {
         let archive = Archive::in_memory(cell);
         let tail = Tail::after(archive.frontier().clone(), None);
         let store = Box::<MemoryStore>::default();
-        Self { cell, archive, store, tail, absorbed: 0, cursor: None, lock: None }
+        let nodes = Mutex::default();
+        let (absorbed, cursor, signer, lock) = (0, None, None, None);
+        Self { cell, archive, store, tail, absorbed, cursor, nodes, signer, lock }
     }
 
     /// Opens or creates the journal of `cell` in `dir`. A store that is missing or behind the
@@ -162,7 +164,8 @@ impl Home<'_> {
         let last_time = archive.seals().last().map(|seal| seal.last_time);
         let tail = Tail::read(&*store, archive.frontier().clone(), last_time, meta.head)?;
         let cursor = meta.cursor;
-        Ok(Journal { cell, archive, store, tail, absorbed: meta.segments, cursor, lock: None })
+        let (absorbed, nodes, signer, lock) = (meta.segments, Mutex::default(), None, None);
+        Ok(Journal { cell, archive, store, tail, absorbed, cursor, nodes, signer, lock })
     }
 
     /// Creates the folder and takes the lock that keeps a second process out of it.

@@ -1,6 +1,7 @@
 //! Reading: by index, lease, request, tenant and time; proofs.
 
 use std::ops::Range;
+use std::sync::PoisonError;
 
 use sublet_protocol::ids::{LeaseId, RequestId, TenantId};
 use sublet_protocol::records::Record;
@@ -70,8 +71,9 @@ impl Journal {
         Ok(low.checked_sub(1))
     }
 
-    /// The proof that record `index` is in the journal of the first `size` records. Hashes up to
-    /// `size` records. `None` when `index` is not below `size` or `size` is above the journal's.
+    /// The proof that record `index` is in the journal of the first `size` records. Hashes what
+    /// [`Journal::prepare_proofs`] has not. `None` when `index` is not below `size` or `size` is
+    /// above the journal's.
     pub fn inclusion_proof(&self, index: u64, size: u64) -> Result<Option<Vec<Hash>>, Error> {
         self.proof(size, merkle::inclusion_ranges(index, size))
     }
@@ -87,7 +89,43 @@ impl Journal {
         if size > self.size() {
             return Ok(None);
         }
-        self.root_of(0..size).map(Some)
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.root(0..size, &mut |run| self.root_of(run)).map(Some)
+    }
+
+    /// Reads segment `number` from the disk again and hashes its records; `false` if there is no such
+    /// segment. Appends wait for some milliseconds for each 4,096 records.
+    ///
+    /// # Errors
+    /// [`Error::Segment`] when it is not what was sealed, [`Error::Io`].
+    pub fn scrub(&self, number: u32) -> Result<bool, Error> {
+        if number >= self.archive.next_number() {
+            return Ok(false);
+        }
+        let segment = self.archive.read_again(number)?;
+        let before = number.checked_sub(1).map(|before| self.archive.read_again(before));
+        let mut tree = match before.transpose() {
+            Ok(before) => before.map_or_else(Frontier::new, |before| before.frontier().clone()),
+            // That one's fault, told when it is read itself; this one has its check sum.
+            Err(_) => return Ok(true),
+        };
+        segment.records().for_each(|(_, record)| tree.append(Hash::of_leaf(record)));
+        let is_good =
+            tree == *segment.frontier() && self.seals().iter().any(|seal| seal == segment.seal());
+        if is_good { Ok(true) } else { Err(self.archive.bad(number, SegmentFault::Root)) }
+    }
+
+    /// Hashes at most `limit` more of the sealed records, so that proofs need not: `true` once all
+    /// are. Without it a proof hashes them again each time.
+    pub fn prepare_proofs(&self, limit: u64) -> Result<bool, Error> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let sealed = self.archive.frontier().size();
+        let end = sealed.min(nodes.size().saturating_add(limit));
+        self.visit(nodes.size()..end, |_, bytes| {
+            nodes.push(Hash::of_leaf(bytes));
+            Ok(true)
+        })?;
+        Ok(end == sealed)
     }
 
     fn proof(
@@ -96,7 +134,9 @@ impl Journal {
         ranges: Option<Vec<Range<u64>>>,
     ) -> Result<Option<Vec<Hash>>, Error> {
         let Some(ranges) = ranges.filter(|_| size <= self.size()) else { return Ok(None) };
-        ranges.into_iter().map(|range| self.root_of(range)).collect::<Result<_, _>>().map(Some)
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let root = |range| nodes.root(range, &mut |run| self.root_of(run));
+        ranges.into_iter().map(root).collect::<Result<_, _>>().map(Some)
     }
 
     fn root_of(&self, range: Range<u64>) -> Result<Hash, Error> {

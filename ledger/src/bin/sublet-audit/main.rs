@@ -5,12 +5,17 @@
 //! 5 written by a version that it does not know.
 
 mod books;
+mod check_proof;
+mod diff;
 mod export;
 mod focus_check;
+mod leaf;
 mod node;
 mod output;
+mod prove;
 mod replay;
 mod statement;
+mod trust;
 mod verify;
 
 use std::process::ExitCode;
@@ -35,7 +40,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Verify(verify::Verify),
+    Verify(Box<verify::Verify>),
+    Prove(Box<prove::Prove>),
+    CheckProof(check_proof::CheckProof),
+    Diff(diff::Diff),
+    Leaf(leaf::Leaf),
     Replay(replay::Replay),
     Statement(statement::Statement),
     Export(export::Export),
@@ -55,6 +64,10 @@ fn main() -> ExitCode {
     let output = Output::new(arguments.json);
     let done = match arguments.command {
         Command::Verify(verify) => verify.run(&output),
+        Command::Prove(prove) => prove.run(&output),
+        Command::CheckProof(check) => check.run(&output),
+        Command::Diff(diff) => diff.run(&output),
+        Command::Leaf(leaf) => leaf.run(&output),
         Command::Replay(replay) => replay.run(&output),
         Command::Statement(statement) => statement.run(&output),
         Command::Export(export) => export.run(&output),

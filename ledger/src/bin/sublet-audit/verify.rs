@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
-use sublet_ledger::audit::{Audit, Class, Folder, Outcome, Tail};
+use sublet_ledger::audit::{Audit, Class, Folder, Outcome, Prover, Tail};
+use sublet_ledger::proof::Proof;
+use sublet_ledger::verify::Finding;
 
 use super::output::{self, Output};
+use super::trust::{TrustArgs, read_checkpoint};
 
 /// Read every record, segment and hash again, and say where the ledger is not what it should be.
 ///
@@ -17,6 +20,14 @@ use super::output::{self, Output};
 pub(crate) struct Verify {
     /// The ledger, the data folder of a broker or of `sublet dev`, or a copy of one.
     dir: PathBuf,
+    /// A checkpoint kept from before: the ledger has to extend it. May be given several times.
+    #[arg(long, value_name = "CHECKPOINT")]
+    against: Vec<PathBuf>,
+    /// Where to write the proof of a fork.
+    #[arg(long, value_name = "FILE", default_value = "fork-proof.txt")]
+    proof: PathBuf,
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// What was found, as JSON.
@@ -34,7 +45,19 @@ struct Found {
     /// `checked`, `in_use`, `no_store` or `not_reached`.
     unsealed: &'static str,
     balanced: bool,
+    /// The name of the key whose signatures were checked.
+    origin: Option<String>,
+    /// Whether the auditor brought the key; `false`: the folder named it.
+    key_is_pinned: bool,
+    /// Records up to the newest checkpoint that the key signed.
+    signed: u64,
+    /// Records up to the newest checkpoint that the witnesses signed.
+    witnessed: u64,
+    /// Records up to the newest checkpoint from before.
+    confirmed: u64,
     first_bad: Option<FirstBad>,
+    /// The file with the proof of a fork.
+    proof: Option<String>,
     notes: Vec<String>,
 }
 
@@ -47,13 +70,31 @@ struct FirstBad {
 impl Verify {
     /// Does it; the exit code.
     pub(crate) fn run(self, output: &Output) -> anyhow::Result<u8> {
+        let mut trust = self.trust.read()?;
         let folder = Folder::find(&self.dir)?;
+        let key = trust.key.as_ref();
+        for path in &self.against {
+            trust.against.push(read_checkpoint(path, key)?);
+        }
         let bar = output.bar(folder.bytes());
-        let outcome = Audit::new(&folder).run(|progress| bar.set_position(progress.bytes));
+        let audit = Audit::new(&folder).trusting(trust);
+        let outcome = audit.run(|progress| {
+            bar.set_length(progress.of);
+            bar.set_position(progress.bytes);
+        });
         bar.finish_and_clear();
         let outcome = outcome
             .with_context(|| format!("could not check the ledger in {}", folder.dir().display()))?;
-        let found = Found::of(&folder, &outcome);
+        let mut found = Found::of(&folder, &outcome);
+        if let Some(Finding::Fork { kept, .. }) = outcome.first_bad.as_ref().map(|bad| &bad.finding)
+        {
+            let mut prover = Prover::new(&folder, outcome.signatures.key.clone())?;
+            let fork = prover.fork(kept)?.context("the fork cannot be proven")?;
+            let shown = self.proof.display().to_string();
+            std::fs::write(&self.proof, Proof::Fork(fork).to_string())
+                .with_context(|| format!("could not write {shown}"))?;
+            found.proof = Some(shown);
+        }
         output.print(&found, &found.text())?;
         Ok(outcome.class().map_or(0, Class::exit_code))
     }
@@ -77,6 +118,12 @@ impl Found {
                 Tail::NotReached => "not_reached",
             },
             balanced: outcome.accounts.is_balanced(),
+            origin: outcome.signatures.key.as_ref().map(|key| key.name().to_owned()),
+            key_is_pinned: outcome.signatures.is_pinned,
+            signed: outcome.signatures.signed,
+            witnessed: outcome.signatures.witnessed,
+            confirmed: outcome.confirmed,
+            proof: None,
             first_bad: first_bad
                 .map(|bad| FirstBad { index: bad.index, what: output::chain(&bad.finding) }),
             notes: notes(outcome),
@@ -94,12 +141,27 @@ impl Found {
         let (records, sealed, segments) = (self.records, self.sealed, self.segments);
         line("good records", &format!("{records}, {sealed} of them in {segments} segments"));
         line("root", &self.root);
+        let by = match (&self.origin, self.key_is_pinned) {
+            (Some(origin), true) => format!("by the key of {origin} that you gave"),
+            (Some(origin), false) => format!("by the key of {origin} THAT THE FOLDER ITSELF NAMES"),
+            (None, _) => "no key is known".to_owned(),
+        };
+        line("signed", &format!("{} records, {by}", self.signed));
+        if self.witnessed > 0 {
+            line("witnessed", &format!("{} records", self.witnessed));
+        }
+        if self.confirmed > 0 {
+            line("extends", &format!("a checkpoint from before of {} records", self.confirmed));
+        }
         for note in &self.notes {
             line("note", note);
         }
         match &self.first_bad {
             Some(bad) => line("first bad", &format!("record {}: {}", bad.index, bad.what)),
             None => line("books", "balanced"),
+        }
+        if let Some(proof) = &self.proof {
+            line("proof", proof);
         }
         line("verdict", self.verdict);
         text
@@ -128,6 +190,24 @@ fn notes(outcome: &Outcome) -> Vec<String> {
         Tail::NoStore => notes.push(
             "there is no store: records that were not sealed, and the index, were left out".into(),
         ),
+    }
+    let signatures = &outcome.signatures;
+    if !signatures.is_pinned {
+        let key = signatures.key.as_ref().map(ToString::to_string);
+        let whose = key.map_or_else(
+            || "SIGNATURES WERE NOT CHECKED: no key was given and the folder names none".to_owned(),
+            |key| {
+                format!(
+                    "SIGNATURES PROVE NOTHING against whoever wrote the folder: the key came with \
+                     it. Ask the operator for the cell's key on another way and give --key; here \
+                     it says {key}"
+                )
+            },
+        );
+        notes.push(whose);
+    }
+    if signatures.signed < outcome.sealed && signatures.key.is_some() {
+        notes.push(format!("records from {} on are not signed", signatures.signed));
     }
     if outcome.records == 0 && outcome.first_bad.is_none() {
         notes.push("there is not one record to check".into());
