@@ -45,7 +45,7 @@ pub(super) async fn found(
             Command::CreateCluster { cluster, .. } => !state.clusters().contains_key(cluster),
             Command::SetQuota { tenant, model, .. } => {
                 let known = state.tree().node(*tenant);
-                known.is_none_or(|known| !known.quotas().contains_key(model))
+                known.is_none_or(|known| known.quota(*model).is_none())
             }
             Command::SetPrice { owner, model, tier, .. } => {
                 !state.prices().contains_key(&(*owner, *model, *tier))

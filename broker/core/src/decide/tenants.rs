@@ -24,7 +24,7 @@ pub(super) fn set_quota(
     only_operator(actor)?;
     let node = state.tree.node(tenant).ok_or(Rejection::TenantMissing)?;
     quota.validate().map_err(|_| Rejection::QuotaInvalid)?;
-    if node.quotas().get(&model) == Some(&quota) {
+    if node.quota(model) == Some(quota) {
         return Ok(Vec::new());
     }
     let mut after = state.tree.clone();

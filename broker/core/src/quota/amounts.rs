@@ -25,6 +25,19 @@ pub(crate) struct Sums {
     pub(crate) binds_after: u64,
 }
 
+impl Sums {
+    /// Of who has nothing.
+    pub(super) const NOTHING: Sums = Sums {
+        hardware: GpuMilli::ZERO,
+        subtree: GpuMilli::ZERO,
+        ceiling: GpuMilli::ZERO,
+        usage: GpuMilli::ZERO,
+        past: Past::NONE,
+        raised: 0,
+        binds_after: 0,
+    };
+}
+
 /// What a group sees of a child: what the child brings, by what counts and by what was set, and what
 /// the child takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

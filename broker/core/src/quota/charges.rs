@@ -8,10 +8,11 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::WaitReason;
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
-use super::amounts::{Place, Sums, wide};
+use super::amounts::{Place, wide};
 use super::month::Month;
+use super::rows::{Row, Spot};
 use super::spending::{Spend, left};
-use super::tree::{Node, Tree};
+use super::tree::Tree;
 
 /// What a grant would take of quotas and budgets.
 #[derive(Debug, Clone, Copy)]
@@ -64,12 +65,15 @@ impl Obstacle {
 }
 
 /// What is given away and not in the tree yet: by whom and of which model.
+///
+/// It is of one tree: ordinals of another mean something else.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Charges {
-    usage: BTreeMap<TenantId, BTreeMap<GpuModel, GpuMilli>>,
+    usage: BTreeMap<Spot, GpuMilli>,
     /// What will be given back: by leases that are to end.
-    returned: BTreeMap<TenantId, BTreeMap<GpuModel, GpuMilli>>,
-    spent: BTreeMap<TenantId, Spend>,
+    returned: BTreeMap<Spot, GpuMilli>,
+    /// By tenant or group.
+    spent: BTreeMap<u32, Spend>,
 }
 
 impl Charges {
@@ -77,19 +81,24 @@ impl Charges {
     pub(crate) const NONE: Charges =
         Charges { usage: BTreeMap::new(), returned: BTreeMap::new(), spent: BTreeMap::new() };
 
-    /// The sums of a node with what was given away.
-    pub(super) fn on(&self, id: TenantId, model: GpuModel, node: &Node) -> Sums {
-        let mut sums = node.sums(model);
-        let of = |all: &BTreeMap<TenantId, BTreeMap<GpuModel, GpuMilli>>| {
-            all.get(&id).and_then(|models| models.get(&model)).copied().unwrap_or_default()
-        };
-        sums.usage = sums.usage.saturating_add(of(&self.usage)).saturating_sub(of(&self.returned));
-        sums
+    /// What is held with what was given away; `row` is that of the spot.
+    #[inline]
+    pub(super) fn usage(&self, spot: Spot, row: &Row) -> GpuMilli {
+        let of = |all: &BTreeMap<Spot, GpuMilli>| all.get(&spot).copied().unwrap_or_default();
+        row.sums.usage.saturating_add(of(&self.usage)).saturating_sub(of(&self.returned))
     }
 
-    /// Models of which something was given to the node.
-    pub(super) fn models(&self, id: TenantId) -> impl Iterator<Item = GpuModel> + '_ {
-        self.usage.get(&id).into_iter().flat_map(|models| models.keys().copied())
+    /// Whether nothing of any model was given to the tenant or group, or given back.
+    pub(super) fn has_none_of(&self, member: u32) -> bool {
+        let all = Spot { member, model: 0 }..=Spot { member, model: u32::MAX };
+        let mut both = [&self.usage, &self.returned].into_iter();
+        both.all(|amounts| amounts.is_empty() || amounts.range(all.clone()).next().is_none())
+    }
+
+    /// Where something was given to the tenant or group.
+    pub(super) fn given(&self, member: u32) -> impl Iterator<Item = Spot> + '_ {
+        let all = Spot { member, model: 0 }..=Spot { member, model: u32::MAX };
+        self.usage.range(all).map(|(spot, _)| *spot)
     }
 
     /// Gives it away: to the tenant, and beyond what each keeps for itself to its groups.
@@ -98,8 +107,9 @@ impl Charges {
         let Some(worst) = Spend::of(want.price, want.gpu, want.duration.as_millis()) else {
             return;
         };
-        for (id, _) in tree.path(want.tenant) {
-            self.spent.entry(id).or_default().add(worst);
+        let Some(spot) = tree.spot(want.tenant, want.model) else { return };
+        for no in tree.rows.above(spot.member) {
+            self.spent.entry(no).or_default().add(worst);
         }
     }
 
@@ -115,11 +125,13 @@ impl Charges {
         (tenant, model): (TenantId, GpuModel),
         amount: GpuMilli,
     ) {
+        let Some(spot) = tree.spot(tenant, model) else { return };
         let mut amount = amount;
-        for (id, node) in tree.path(tenant) {
-            let sums = self.on(id, model, node);
-            let kept = sums.local(&node.quota(model)).saturating_sub(sums.usage);
-            let given = self.usage.entry(id).or_default().entry(model).or_default();
+        for member in tree.rows.above(spot.member) {
+            let spot = Spot { member, ..spot };
+            let row = tree.rows.row(spot);
+            let kept = row.sums.local(&row.quota).saturating_sub(self.usage(spot, row));
+            let given = self.usage.entry(spot).or_default();
             *given = given.saturating_add(amount);
             amount = amount.saturating_sub(kept);
             if amount == GpuMilli::ZERO {
@@ -135,15 +147,16 @@ impl Charges {
         (tenant, model): (TenantId, GpuModel),
         amount: GpuMilli,
     ) {
+        let Some(spot) = tree.spot(tenant, model) else { return };
         let mut amount = amount;
-        for (id, node) in tree.path(tenant) {
+        for member in tree.rows.above(spot.member) {
             if amount == GpuMilli::ZERO {
                 break;
             }
-            let (sums, kept) = (self.on(id, model, node), node.sums(model));
-            let kept = kept.local(&node.quota(model));
-            let beyond = sums.usage.saturating_sub(kept);
-            let returned = self.returned.entry(id).or_default().entry(model).or_default();
+            let spot = Spot { member, ..spot };
+            let row = tree.rows.row(spot);
+            let beyond = self.usage(spot, row).saturating_sub(row.sums.local(&row.quota));
+            let returned = self.returned.entry(spot).or_default();
             *returned = returned.saturating_add(amount);
             amount = amount.min(beyond);
         }
@@ -160,31 +173,33 @@ impl Charges {
         (tenant, model): (TenantId, GpuModel),
         amount: GpuMilli,
     ) -> u128 {
+        let Some(spot) = tree.spot(tenant, model) else { return 0 };
         let (mut amount, mut sum) = (wide(amount), 0_u128);
-        for (id, node) in tree.path(tenant) {
-            let (quota, sums) = (node.quota(model), self.on(id, model, node));
-            let place = node.place();
+        for member in tree.rows.above(spot.member) {
+            let spot = Spot { member, ..spot };
+            let row = tree.rows.row(spot);
+            let (place, mut sums) = (tree.rows.member(member).place(), row.sums);
+            sums.usage = self.usage(spot, row);
             if place == Place::Child {
-                amount -= wide(sums.local(&quota).saturating_sub(sums.usage));
+                amount -= wide(sums.local(&row.quota).saturating_sub(sums.usage));
             }
             if amount <= 0 {
                 break;
             }
-            if let Some(left) = sums.headroom(&quota, place) {
+            if let Some(left) = sums.headroom(&row.quota, place) {
                 sum = sum.saturating_add(u128::try_from(amount - left).unwrap_or(0));
             }
         }
         sum
     }
 
-    pub(super) fn spent(&self, id: TenantId) -> Spend {
-        self.spent.get(&id).copied().unwrap_or_default()
-    }
-
     /// What stands in the way of a grant, if anything: quotas first, then limits on borrowing, then
     /// budgets, of the tenant and of every group it is in.
     pub(crate) fn obstacle(&self, tree: &Tree, want: &Want, now: Timestamp) -> Option<Obstacle> {
-        if want.gpu > tree.room(want.tenant, want.model, self) {
+        let Some(spot) = tree.spot(want.tenant, want.model) else {
+            return (want.gpu > GpuMilli::ZERO).then_some(Obstacle::Quota);
+        };
+        if !tree.covers(spot, want.gpu, self) {
             let unlimited = tree.room_without_borrow_limits(want.tenant, want.model, self);
             return Some(match want.gpu > unlimited {
                 true => Obstacle::Quota,
@@ -193,9 +208,10 @@ impl Charges {
         }
         let worst = Spend::of(want.price, want.gpu, want.duration.as_millis());
         let month = Month::of(now);
+        let spent = |no: u32| self.spent.get(&no).copied().unwrap_or_default();
         let is_covered = worst.is_none_or(|worst| {
-            tree.path(want.tenant)
-                .all(|(id, node)| left(node, month).covers(self.spent(id).plus(worst)))
+            let mut members = tree.rows.above(spot.member);
+            members.all(|no| left(tree.rows.member(no), month).covers(spent(no).plus(worst)))
         });
         (!is_covered).then_some(Obstacle::Budget)
     }

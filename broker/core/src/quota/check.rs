@@ -1,6 +1,6 @@
 //! The sums of the tree computed anew, from leases, offers and quotas: what INV-2 compares with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sublet_protocol::capacity::Origin;
 use sublet_protocol::ids::{GpuModel, TenantId};
@@ -8,6 +8,7 @@ use sublet_protocol::quotas::Basis;
 use sublet_protocol::units::GpuMilli;
 
 use super::month::Month;
+use super::rows::Row;
 use super::spending::Spend;
 use crate::state::State;
 
@@ -54,8 +55,9 @@ struct Anew<'a> {
 impl Anew<'_> {
     /// Computes `id` from what is below it, and compares.
     fn compute(&mut self, id: TenantId, model: GpuModel) -> Fresh {
-        let node = &self.state.tree.nodes()[&id];
-        let quota = node.quota(model);
+        let tree = &self.state.tree;
+        let row = |id: TenantId| tree.spot(id, model).map(|spot| tree.rows.row(spot));
+        let Some(Row { quota, sums: known, .. }) = row(id) else { return Fresh::default() };
         let hardware = self.hardware.get(&(id, model)).copied().unwrap_or(0);
         let nominal = match quota.basis {
             Basis::Allowance => quota.nominal.get(),
@@ -68,13 +70,12 @@ impl Anew<'_> {
         };
         for child in self.children.get(&id).cloned().unwrap_or_default() {
             let below = self.compute(child, model);
-            let limit = self.state.tree.nodes()[&child].quota(model).lend_limit;
+            let limit = row(child).and_then(|row| row.quota.lend_limit);
             let local = |whole: u64| limit.map_or(0, |limit| whole.saturating_sub(limit.get()));
             fresh.subtree += below.subtree - local(below.subtree);
             fresh.ceiling += below.ceiling - local(below.ceiling);
             fresh.usage += below.usage.saturating_sub(local(below.subtree));
         }
-        let known = node.sums(model);
         let amounts = [
             ("hardware", known.hardware, hardware),
             ("subtree", known.subtree, fresh.subtree),
@@ -95,21 +96,18 @@ impl Anew<'_> {
 
 /// What is wrong with the sums of the tree; and who has more than it may have by a grant.
 pub(crate) fn sums(state: &State) -> Vec<String> {
-    let nodes = state.tree.nodes();
     let (held, hardware) = facts(state);
     let mut children: BTreeMap<TenantId, Vec<TenantId>> = BTreeMap::new();
-    for (id, node) in nodes {
+    for (id, node) in state.tree.nodes() {
         if let Some(parent) = node.parent() {
-            children.entry(parent).or_default().push(*id);
+            children.entry(parent).or_default().push(id);
         }
     }
-    let mut models: Vec<GpuModel> =
-        nodes.values().flat_map(|node| node.sums.keys().copied()).collect();
-    models.sort_unstable();
-    models.dedup();
+    let models = state.tree.nodes().flat_map(|(_, node)| node.sums().map(|(model, _)| model));
+    let models: BTreeSet<GpuModel> = models.collect();
     let mut anew = Anew { state, held, hardware, children, found: Vec::new() };
-    let roots = nodes.iter().filter(|(_, node)| node.parent().is_none());
-    let roots: Vec<TenantId> = roots.map(|(id, _)| *id).collect();
+    let roots = state.tree.nodes().filter(|(_, node)| node.parent().is_none());
+    let roots: Vec<TenantId> = roots.map(|(id, _)| id).collect();
     for model in models {
         for root in &roots {
             anew.compute(*root, model);
@@ -130,13 +128,13 @@ pub(crate) fn spending(state: &State) -> Vec<String> {
             }
         }
     }
-    let wrong = state.tree.nodes().iter().filter_map(|(id, node)| {
+    let wrong = state.tree.nodes().filter_map(|(id, node)| {
         let known = node.spending(state.now);
-        let held = sums.get(id).copied().unwrap_or_default();
+        let held = sums.get(&id).copied().unwrap_or_default();
         let is_wrong = known.held != held
             || known.used.time < 0
             || known.used.money < 0
-            || (known.raised > known.binds_after && !state.tree.is_within_budget(*id, state.now));
+            || (known.raised > known.binds_after && !state.tree.is_within_budget(id, state.now));
         is_wrong.then(|| format!("{id} has {known:?} this month, and {held:?} is held"))
     });
     wrong.collect()

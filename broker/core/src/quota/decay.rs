@@ -72,6 +72,14 @@ fn placed(amount: GpuMilli) -> u128 {
 }
 
 impl Past {
+    /// Nothing ever counted.
+    pub(super) const NONE: Past = Past { average: 0, at: Timestamp::new(0) };
+
+    /// Whether nothing of it is left, or there never was anything.
+    pub(super) const fn is_none(&self) -> bool {
+        self.average == 0
+    }
+
     /// What it is `now`, if `counted` counted ever since it was last written.
     pub(super) fn now(&self, now: Timestamp, half_life: Seconds, counted: GpuMilli) -> u128 {
         if self.average == 0 && counted == GpuMilli::ZERO {

@@ -4,7 +4,7 @@ use sublet_protocol::ids::{GpuModel, TenantId};
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::units::GpuMilli;
 
-use super::amounts::nominal;
+use super::amounts::{Place, nominal};
 use super::charges::Charges;
 use super::tree::Tree;
 
@@ -32,15 +32,15 @@ impl Tree {
     #[must_use]
     pub fn figures(&self, id: TenantId, model: GpuModel) -> Option<Figures> {
         let node = self.node(id)?;
-        let (quota, sums) = (node.quota(model), node.sums(model));
-        let lendable = node.parent.map_or(GpuMilli::ZERO, |group| self.lendable(group, model));
+        let (quota, sums) = (node.row(model).quota, node.row(model).sums);
+        let lendable = node.parent().map_or(GpuMilli::ZERO, |group| self.lendable(group, model));
         Some(Figures {
             quota,
             counts: nominal(&quota, sums.hardware),
             used: sums.usage,
-            borrowed: match node.parent {
-                Some(_) => sums.borrowed(),
-                None => GpuMilli::ZERO,
+            borrowed: match node.place() {
+                Place::Child => sums.borrowed(),
+                Place::Root => GpuMilli::ZERO,
             },
             lendable,
             left: self.room(id, model, &Charges::NONE),

@@ -10,6 +10,7 @@ use sublet_protocol::quotas::Reclaim;
 use sublet_protocol::units::GpuMilli;
 
 use super::charges::Charges;
+use super::rows::Spot;
 use super::tree::Tree;
 
 /// Where two tenants meet.
@@ -25,13 +26,13 @@ impl Tree {
     /// What members of a group may take back of each other; nothing of who is not there.
     #[must_use]
     pub fn reclaim(&self, group: TenantId) -> Reclaim {
-        self.node(group).map_or(Reclaim::Never, |node| node.terms.reclaim)
+        self.node(group).map_or(Reclaim::Never, |node| node.terms().reclaim)
     }
 
     /// Whether some group that the tenant is in lets its members take something back.
     pub(crate) fn may_take_back(&self, tenant: TenantId) -> bool {
         let groups = self.path(tenant).skip(1);
-        groups.into_iter().any(|(_, node)| node.terms.reclaim != Reclaim::Never)
+        groups.into_iter().any(|(_, node)| node.terms().reclaim != Reclaim::Never)
     }
 
     /// The topmost group of the tenant, or the tenant.
@@ -67,10 +68,13 @@ impl Tree {
         (tenant, group): (TenantId, TenantId),
         model: GpuModel,
     ) -> bool {
-        let mut below = self.path(tenant).take_while(|(id, _)| *id != group);
-        below.all(|(id, node)| {
-            let sums = charges.on(id, model, node);
-            sums.usage >= sums.subtree
+        let Some(spot) = self.spot(tenant, model) else { return true };
+        let group = self.rows.number(group);
+        let mut below = self.rows.above(spot.member).take_while(|no| Some(*no) != group);
+        below.all(|member| {
+            let spot = Spot { member, ..spot };
+            let row = self.rows.row(spot);
+            charges.usage(spot, row) >= row.sums.subtree
         })
     }
 
@@ -81,9 +85,9 @@ impl Tree {
         side: TenantId,
         (model, more): (GpuModel, GpuMilli),
     ) -> bool {
-        self.node(side).is_some_and(|node| {
-            let sums = charges.on(side, model, node);
-            sums.usage.saturating_add(more) <= sums.subtree
+        self.spot(side, model).is_some_and(|spot| {
+            let row = self.rows.row(spot);
+            charges.usage(spot, row).saturating_add(more) <= row.sums.subtree
         })
     }
 }

@@ -8,24 +8,30 @@
 mod tree;
 
 mod amounts;
+mod change;
 mod charges;
 pub(crate) mod check;
 mod decay;
 mod figures;
 mod lent;
 mod month;
+mod node;
+mod rows;
 mod share;
 mod spending;
+mod stored;
 
 #[cfg(test)]
 mod tests;
 
+pub use change::Moment;
 pub(crate) use charges::{Charges, Obstacle, Want};
 pub use figures::Figures;
 pub(crate) use lent::Meeting;
 pub use month::Month;
+pub use node::Node;
+pub use rows::Spot;
 pub(crate) use share::standing_with;
-pub use share::{Standing, share, standing};
+pub use share::{Standing, share, standing, standing_at};
 pub use spending::{Spend, Spending};
-pub(crate) use tree::Moment;
-pub use tree::{LEVELS_MAX, Node, Tree};
+pub use tree::{LEVELS_MAX, Tree};

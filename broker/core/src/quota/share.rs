@@ -1,24 +1,29 @@
 //! Weighted dominant share: how much of what is shared a tenant takes, for its weight.
 
-use sublet_protocol::ids::{GpuModel, TenantId};
+use sublet_protocol::ids::TenantId;
 use sublet_protocol::quotas::Weight;
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
 use super::amounts::{Place, Sums};
 use super::charges::Charges;
 use super::decay::PAST_PLACES;
-use super::tree::{LEVELS_MAX, Node, Tree};
+use super::rows::{NONE, Spot};
+use super::tree::{LEVELS_MAX, Tree};
 
 /// `share(n)` of the design, without the past: thousandths of what can be lent to it that it
 /// borrows, of the model where that is most, by its weight. `u64::MAX` for a weight of zero that
 /// borrows; zero for a tenant without a group, which borrows from nobody.
 #[must_use]
 pub fn share(tree: &Tree, id: TenantId) -> u64 {
-    let Some(node) = tree.node(id) else { return 0 };
-    let Some(parent) = node.parent else { return 0 };
-    let models = node.sums.iter().map(|(model, sums)| {
-        let borrowed = u128::from(sums.borrowed().get());
-        weighed(borrowed, (tree.lendable(parent, *model), node.terms.weight), 1_000)
+    let Some(no) = tree.rows.number(id) else { return 0 };
+    let member = tree.rows.member(no);
+    if member.parent == NONE {
+        return 0;
+    }
+    let models = tree.rows.of(no).map(|(spot, row)| {
+        let borrowed = u128::from(row.sums.borrowed().get());
+        let lendable = tree.lendable_at(Spot { member: member.parent, ..spot });
+        weighed(borrowed, (lendable, member.terms.weight), 1_000)
     });
     models.max().unwrap_or(0)
 }
@@ -41,7 +46,7 @@ fn weighed(amount: u128, (whole, weight): (GpuMilli, Weight), scale: u128) -> u6
 /// decayed past of the model where it is most; among those that borrow nothing, what they use of
 /// their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing([u64; LEVELS_MAX]);
+pub struct Standing(pub(super) [u64; LEVELS_MAX]);
 
 impl Standing {
     /// Behind everybody.
@@ -60,23 +65,12 @@ pub(crate) fn standing_with(
     tree: &Tree,
     charges: &Charges,
     tenant: TenantId,
-    (now, half_life): (Timestamp, Seconds),
+    at: (Timestamp, Seconds),
 ) -> Standing {
-    let path: Vec<(TenantId, &Node)> = tree.path(tenant).take(LEVELS_MAX).collect();
-    if path.is_empty() {
-        return Standing::LAST;
+    match tree.rows.number(tenant) {
+        Some(no) => standing_of(tree, charges, no, at),
+        None => Standing::LAST,
     }
-    let mut levels = [0; LEVELS_MAX];
-    for (level, (id, node)) in levels.iter_mut().zip(path.iter().rev()) {
-        let own = node.sums.keys().copied();
-        let models = own.chain(charges.models(*id).filter(|m| !node.sums.contains_key(m)));
-        let shares = models.map(|model| {
-            let sums = charges.on(*id, model, node);
-            entry(tree, node, (model, &sums), (now, half_life))
-        });
-        *level = shares.max().unwrap_or(0);
-    }
-    Standing(levels)
 }
 
 /// Where the tenant stands now.
@@ -85,37 +79,101 @@ pub fn standing(tree: &Tree, tenant: TenantId, at: (Timestamp, Seconds)) -> Stan
     standing_with(tree, &Charges::NONE, tenant, at)
 }
 
+/// Where the tenant of a spot stands now.
+#[must_use]
+#[inline]
+pub fn standing_at(tree: &Tree, spot: Spot, at: (Timestamp, Seconds)) -> Standing {
+    standing_of(tree, &Charges::NONE, spot.member, at)
+}
+
+fn standing_of(tree: &Tree, charges: &Charges, no: u32, at: (Timestamp, Seconds)) -> Standing {
+    // From the bottom of the tree up, then the other way round.
+    let (mut levels, mut count, mut next) = ([0; LEVELS_MAX], 0, no);
+    for level in &mut levels {
+        let member = tree.rows.member(next);
+        *level = match member.moving == 0 && charges.has_none_of(next) {
+            true => member.used,
+            false => moving(tree, charges, next, at),
+        };
+        (count, next) = (count + 1, member.parent);
+        if next == NONE {
+            break;
+        }
+    }
+    levels[..count].reverse();
+    Standing(levels)
+}
+
+/// One number for one level, of which more counts than what is used of its own.
+fn moving(tree: &Tree, charges: &Charges, no: u32, at: (Timestamp, Seconds)) -> u64 {
+    let own = tree.rows.of(no).filter(|(_, row)| row.is_counted).map(|(spot, _)| spot);
+    let given = charges.given(no).filter(|spot| !tree.rows.row(*spot).is_counted);
+    own.chain(given).map(|spot| entry(tree, charges, spot, at)).max().unwrap_or(0)
+}
+
 /// One number for one model at one level.
 fn entry(
     tree: &Tree,
-    node: &Node,
-    (model, sums): (GpuModel, &Sums),
+    charges: &Charges,
+    spot: Spot,
     (now, half_life): (Timestamp, Seconds),
 ) -> u64 {
-    let (whole, is_shared) = match node.parent {
-        None => (sums.subtree, true),
-        // What it may still take of its own comes before all that is borrowed.
-        Some(parent) => (tree.lendable(parent, model), sums.usage >= sums.subtree),
+    let (member, row) = (tree.rows.member(spot.member), tree.rows.row(spot));
+    let (place, known) = (member.place(), row.sums.counted(member.place()));
+    let mut sums = row.sums;
+    sums.usage = charges.usage(spot, row);
+    let used = sums.of_own(place);
+    if !sums.is_shared(place) {
+        return used;
+    }
+    // Whoever has no weight stands behind those who have, also before its first grant.
+    if member.terms.weight.get() == 0 {
+        return (SHARE_MAX << OWN_PLACES) + used;
+    }
+    let whole = match place {
+        Place::Root => sums.subtree,
+        Place::Child => tree.lendable_at(Spot { member: member.parent, ..spot }),
     };
-    let share = if is_shared {
-        // The past is that of what is in the tree; what a plan gives has none yet.
-        let counted = sums.counted(node.place());
-        let known = node.sums(model).counted(node.place());
-        let past = sums.past.now(now, half_life, known);
-        let both = (u128::from(counted.get().min(1 << 44)) << PAST_PLACES) + past;
-        // Whoever has no weight stands behind those who have, also before its first grant.
-        match node.terms.weight.get() {
-            0 => SHARE_MAX,
-            _some => weighed_fine(both, (whole, node.terms.weight)).min(SHARE_MAX),
-        }
-    } else {
-        0
-    };
-    let used = match node.place() {
-        Place::Root => 0,
-        Place::Child => of_own(sums),
-    };
+    // The past is that of what is in the tree; what a plan gives has none yet.
+    let counted = sums.counted(place);
+    let past = sums.past.now(now, half_life, known);
+    let both = (u128::from(counted.get().min(1 << 44)) << PAST_PLACES) + past;
+    let share = weighed_fine(both, (whole, member.terms.weight)).min(SHARE_MAX);
     (share << OWN_PLACES) + used
+}
+
+impl Sums {
+    /// Whether it takes of what is shared, or would with the next that it takes: what it may still
+    /// take of its own comes before all that is borrowed.
+    fn is_shared(&self, place: Place) -> bool {
+        match place {
+            Place::Root => true,
+            Place::Child => self.usage >= self.subtree,
+        }
+    }
+
+    /// What a standing counts of it that changes with it only: what it uses of its own, and whether
+    /// there is more to count.
+    #[inline]
+    pub(super) fn standing(&self, place: Place, weight: Weight) -> (u64, bool) {
+        let counts = self.counted(place) > GpuMilli::ZERO || !self.past.is_none();
+        (self.of_own(place), self.is_shared(place) && (counts || weight.get() == 0))
+    }
+
+    /// Thousandths of its own that it uses, at most all.
+    fn of_own(&self, place: Place) -> u64 {
+        let (used, whole) = (self.usage.get().min(self.subtree.get()), self.subtree.get());
+        match place {
+            Place::Root => 0,
+            Place::Child => match used.checked_mul(1_000) {
+                Some(used) => used.checked_div(whole).unwrap_or(0),
+                None => {
+                    let used = u128::from(used) * 1_000 / u128::from(whole);
+                    u64::try_from(used).unwrap_or(1_000)
+                }
+            },
+        }
+    }
 }
 
 fn weighed_fine(amount: u128, entitled: (GpuMilli, Weight)) -> u64 {
@@ -131,11 +189,4 @@ fn weighed_wide(amount: u128, (whole, weight): (GpuMilli, Weight)) -> Option<u12
     }
     let entitled = u128::from(whole.get()) * u128::from(weight.get());
     (amount * SCALE * u128::from(Weight::ONE.get())).checked_div(entitled)
-}
-
-/// Thousandths of its own that it uses, at most all.
-fn of_own(sums: &Sums) -> u64 {
-    let used = u128::from(sums.usage.get().min(sums.subtree.get())) * 1_000;
-    let share = used.checked_div(u128::from(sums.subtree.get())).unwrap_or(0);
-    u64::try_from(share).unwrap_or(1_000)
 }

@@ -11,8 +11,11 @@ use sublet_protocol::money::{self, Price};
 use sublet_protocol::quotas::{Budget, TenantTerms};
 use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Timestamp};
 
+use super::change::Moment;
 use super::month::Month;
-use super::tree::{Moment, Node, Tree};
+use super::node::Node;
+use super::rows::{Member, NONE};
+use super::tree::Tree;
 
 /// GPU time (thousandths of a GPU times milliseconds) and money (micro-units). Sums of all leases of
 /// a group always fit.
@@ -87,11 +90,11 @@ impl Spending {
     }
 }
 
-impl Node {
+impl Node<'_> {
     /// What it spent, with all below it, in the month that `now` is in.
     #[must_use]
-    pub fn spending(&self, now: Timestamp) -> Spending {
-        self.spending.in_month(Month::of(now))
+    pub fn spending(self, now: Timestamp) -> Spending {
+        self.rows.member(self.no).spending.in_month(Month::of(now))
     }
 }
 
@@ -132,13 +135,13 @@ impl Left {
 }
 
 /// What is left of the node's own budget in `month`, without what is held.
-pub(super) fn left(node: &Node, month: Month) -> Left {
-    let spending = node.spending.in_month(month);
-    limits(node).after(spending.used).after(spending.held)
+pub(super) fn left(member: &Member, month: Month) -> Left {
+    let spending = member.spending.in_month(month);
+    limits(member).after(spending.used).after(spending.held)
 }
 
-fn limits(node: &Node) -> Left {
-    let budget = node.terms.budget;
+fn limits(member: &Member) -> Left {
+    let budget = member.terms.budget;
     Left {
         time: budget.gpu_time.map(|time| time.get().into()),
         money: budget.money.map(|money| money.get().into()),
@@ -148,25 +151,27 @@ fn limits(node: &Node) -> Left {
 impl Tree {
     /// What is left of the tenant's own budget beside what ended leases cost.
     pub(crate) fn unspent(&self, id: TenantId, now: Timestamp) -> Left {
-        let Some(node) = self.nodes.get(&id) else { return Left { time: None, money: None } };
-        limits(node).after(node.spending.in_month(Month::of(now)).used)
+        let Some(no) = self.rows.number(id) else { return Left { time: None, money: None } };
+        let member = self.rows.member(no);
+        limits(member).after(member.spending.in_month(Month::of(now)).used)
     }
 
     /// Whether the tenant or a group it is in has a budget.
     pub(crate) fn has_budget(&self, id: TenantId) -> bool {
-        self.path(id).any(|(_, node)| node.terms.budget != Budget::default())
+        self.path(id).any(|(_, node)| node.terms().budget != Budget::default())
     }
 
     /// Whether the tenant's own budget covers what its leases may still cost.
     pub(crate) fn is_within_budget(&self, id: TenantId, now: Timestamp) -> bool {
         let month = Month::of(now);
-        self.nodes.get(&id).is_none_or(|node| left(node, month).covers(Spend::default()))
+        let no = self.rows.number(id);
+        no.is_none_or(|no| left(self.rows.member(no), month).covers(Spend::default()))
     }
 
     /// A grant may cost this much.
     pub(crate) fn hold(&mut self, id: TenantId, worst: Spend, at: &Moment) {
         let month = Month::of(at.now);
-        self.on_path(id, |spending| {
+        self.on_path(self.number(id), |spending| {
             *spending = spending.in_month(month);
             spending.held.add(worst);
             spending.raised = at.tokens;
@@ -175,10 +180,13 @@ impl Tree {
 
     /// Sets weight and budgets.
     pub(crate) fn set_terms(&mut self, id: TenantId, terms: TenantTerms, at: &Moment) {
-        let node = self.node_mut(id);
-        node.terms = terms;
-        node.spending = node.spending.in_month(Month::of(at.now));
-        node.spending.binds_after = at.tokens;
+        let no = self.number(id);
+        let member = self.rows.member_mut(no);
+        member.terms = terms;
+        member.spending = member.spending.in_month(Month::of(at.now));
+        member.spending.binds_after = at.tokens;
+        // Who has no weight stands elsewhere.
+        self.rows.renew_all(no);
     }
 
     /// What was held for a lease that was granted at `granted_at` is let go, and what it cost is
@@ -190,7 +198,7 @@ impl Tree {
         (worst, real): (Spend, Spend),
     ) {
         let month = Month::of(granted_at);
-        self.on_path(id, |spending| {
+        self.on_path(self.number(id), |spending| {
             if spending.month == month {
                 spending.held = spending.held.minus(worst);
                 spending.used.add(real);
@@ -198,33 +206,30 @@ impl Tree {
         });
     }
 
-    fn on_path(&mut self, id: TenantId, mut change: impl FnMut(&mut Spending)) {
-        let mut next = Some(id);
-        while let Some(id) = next {
-            let node = self.node_mut(id);
-            change(&mut node.spending);
-            next = node.parent;
+    fn on_path(&mut self, no: u32, mut change: impl FnMut(&mut Spending)) {
+        let mut next = no;
+        while next != NONE {
+            let member = self.rows.member_mut(next);
+            change(&mut member.spending);
+            next = member.parent;
         }
     }
 
     /// The spending of this month goes with a tenant that moves.
-    pub(super) fn move_spending(&mut self, id: TenantId, to: Option<TenantId>, at: &Moment) {
+    pub(super) fn move_spending(&mut self, no: u32, to: u32, at: &Moment) {
         let month = Month::of(at.now);
-        let moved = self.node_mut(id).spending.in_month(month);
-        if let Some(from) = self.node_mut(id).parent {
-            self.on_path(from, |spending| {
-                *spending = spending.in_month(month);
-                spending.used = spending.used.minus(moved.used);
-                spending.held = spending.held.minus(moved.held);
-            });
-        }
-        if let Some(to) = to {
-            self.on_path(to, |spending| {
-                *spending = spending.in_month(month);
-                spending.used.add(moved.used);
-                spending.held.add(moved.held);
-                spending.binds_after = at.tokens;
-            });
-        }
+        let Member { parent: from, spending, .. } = *self.rows.member(no);
+        let moved = spending.in_month(month);
+        self.on_path(from, |spending| {
+            *spending = spending.in_month(month);
+            spending.used = spending.used.minus(moved.used);
+            spending.held = spending.held.minus(moved.held);
+        });
+        self.on_path(to, |spending| {
+            *spending = spending.in_month(month);
+            spending.used.add(moved.used);
+            spending.held.add(moved.held);
+            spending.binds_after = at.tokens;
+        });
     }
 }

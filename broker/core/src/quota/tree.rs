@@ -2,144 +2,32 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
 use sublet_protocol::ids::{GpuModel, TenantId};
-use sublet_protocol::quotas::{Quota, TenantTerms};
-use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
+use sublet_protocol::quotas::Quota;
+use sublet_protocol::units::GpuMilli;
 
-use super::amounts::{Flow, Place, Sums, local, narrow, nominal, wide};
+use super::amounts::{Flow, Place, Sums, local, nominal, wide};
+use super::change::{Change, Moment, WITHIN};
 use super::charges::Charges;
-use super::spending::Spending;
+use super::node::Node;
+use super::rows::{Member, NONE, Row, Rows, Spot};
 
 /// Most levels of the tree: a walk to the root is never longer.
 pub const LEVELS_MAX: usize = 8;
 
 const KNOWN: &str = "INV-12: a tenant of the tree exists";
-const WITHIN: &str = "INV-2: sums of the tree stay within what can be written";
-
-/// A tenant or group: its place, its terms and its sums.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Node {
-    pub(super) parent: Option<TenantId>,
-    pub(super) terms: TenantTerms,
-    pub(super) quotas: BTreeMap<GpuModel, Quota>,
-    pub(super) sums: BTreeMap<GpuModel, Sums>,
-    pub(super) spending: Spending,
-}
-
-impl Node {
-    /// The group it belongs to.
-    #[must_use]
-    pub const fn parent(&self) -> Option<TenantId> {
-        self.parent
-    }
-
-    /// Its weight and budgets.
-    #[must_use]
-    pub const fn terms(&self) -> &TenantTerms {
-        &self.terms
-    }
-
-    /// Its quotas, as they were set; models that are not listed have a quota of zero.
-    #[must_use]
-    pub const fn quotas(&self) -> &BTreeMap<GpuModel, Quota> {
-        &self.quotas
-    }
-
-    /// Its quota for one model, as it was set.
-    #[must_use]
-    pub fn quota(&self, model: GpuModel) -> Quota {
-        self.quotas.get(&model).copied().unwrap_or_default()
-    }
-
-    pub(super) const fn place(&self) -> Place {
-        match self.parent {
-            Some(_) => Place::Child,
-            None => Place::Root,
-        }
-    }
-
-    pub(super) fn sums(&self, model: GpuModel) -> Sums {
-        self.sums.get(&model).copied().unwrap_or_default()
-    }
-}
-
-/// When something changes, and by which rules of the moment it is counted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment {
-    pub(crate) now: Timestamp,
-    pub(crate) half_life: Seconds,
-    pub(crate) entry_penalty: Seconds,
-    /// The token counter; for a grant, the token that it takes.
-    pub(crate) tokens: u64,
-}
-
-/// Why the sums change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    /// A grant, which was judged.
-    Grant,
-    /// Anything else, which is not.
-    Fact,
-}
 
 /// All tenants of a cell with their groups. A tenant that others belong to is a group.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default)]
 pub struct Tree {
-    pub(super) nodes: BTreeMap<TenantId, Node>,
-}
-
-/// By how much the amounts of a node change.
-#[derive(Debug, Clone, Copy, Default)]
-struct Change {
-    subtree: i128,
-    ceiling: i128,
-    usage: i128,
-}
-
-impl Change {
-    fn between(before: Flow, after: Flow) -> Change {
-        Change {
-            subtree: wide(after.lent) - wide(before.lent),
-            ceiling: wide(after.lent_ceiling) - wide(before.lent_ceiling),
-            usage: wide(after.overflow) - wide(before.overflow),
-        }
-    }
-
-    const fn is_none(&self) -> bool {
-        self.subtree == 0 && self.ceiling == 0 && self.usage == 0
-    }
-
-    fn apply(&self, sums: &mut Sums) {
-        let add = |amount: &mut GpuMilli, by: i128| {
-            let sum = u64::try_from(wide(*amount) + by).expect(WITHIN);
-            *amount = GpuMilli::new(sum);
-        };
-        add(&mut sums.subtree, self.subtree);
-        add(&mut sums.ceiling, self.ceiling);
-        add(&mut sums.usage, self.usage);
-    }
+    pub(super) rows: Rows,
 }
 
 impl Tree {
-    /// One tenant or group.
-    #[must_use]
-    pub fn node(&self, id: TenantId) -> Option<&Node> {
-        self.nodes.get(&id)
-    }
-
-    /// All of them.
-    pub(crate) const fn nodes(&self) -> &BTreeMap<TenantId, Node> {
-        &self.nodes
-    }
-
     /// The tenant and its groups, from below.
-    pub(crate) fn path(&self, id: TenantId) -> impl Iterator<Item = (TenantId, &Node)> {
-        let start = self.nodes.get(&id).map(|node| (id, node));
-        std::iter::successors(start, |(_, node)| {
-            let parent = node.parent?;
-            self.nodes.get(&parent).map(|node| (parent, node))
-        })
+    pub(crate) fn path(&self, id: TenantId) -> impl Iterator<Item = (TenantId, Node<'_>)> {
+        let above = self.rows.above(self.rows.number(id).unwrap_or(NONE));
+        above.map(|no| (self.rows.member(no).id, Node { rows: &self.rows, no }))
     }
 
     /// How many groups it is in, itself counted: 1 without a group.
@@ -154,8 +42,8 @@ impl Tree {
 
     /// Levels from `top` down to the lowest tenant below it, itself counted. Looks at all tenants.
     pub(crate) fn height(&self, top: TenantId) -> usize {
-        let below = self.nodes.keys().filter_map(|id| {
-            let steps = self.path(*id).position(|(on_path, _)| on_path == top)?;
+        let below = self.nodes().filter_map(|(id, _)| {
+            let steps = self.path(id).position(|(on_path, _)| on_path == top)?;
             Some(steps + 1)
         });
         below.max().unwrap_or(0)
@@ -163,21 +51,28 @@ impl Tree {
 
     /// Models that the tenant or a group it is in has amounts of.
     pub(crate) fn models(&self, id: TenantId) -> BTreeSet<GpuModel> {
-        self.path(id).flat_map(|(_, node)| node.sums.keys().copied()).collect()
+        self.path(id).flat_map(|(_, node)| node.sums().map(|(model, _)| model)).collect()
     }
 
-    /// Adds a tenant that holds nothing yet.
-    pub(crate) fn insert(&mut self, id: TenantId, parent: Option<TenantId>) {
-        self.nodes.insert(id, Node { parent, ..Node::default() });
+    /// Adds a tenant that holds nothing yet, in a group that is there.
+    pub fn insert(&mut self, id: TenantId, parent: Option<TenantId>) {
+        let parent = parent.map_or(NONE, |parent| self.number(parent));
+        self.rows.insert(id, parent);
     }
 
-    pub(super) fn node_mut(&mut self, id: TenantId) -> &mut Node {
-        self.nodes.get_mut(&id).expect(KNOWN)
+    pub(super) fn number(&self, id: TenantId) -> u32 {
+        self.rows.number(id).expect(KNOWN)
+    }
+
+    /// As [`Tree::spot`], of a tenant that exists; the model has an ordinal from now on.
+    fn known_spot(&mut self, id: TenantId, model: GpuModel) -> Spot {
+        Spot { member: self.number(id), model: self.rows.model(model) }
     }
 
     /// Sets a quota.
-    pub(crate) fn set_quota(&mut self, id: TenantId, model: GpuModel, quota: Quota, at: &Moment) {
-        self.edit(id, model, (at, Cause::Fact), |known, _| *known = quota);
+    pub fn set_quota(&mut self, id: TenantId, model: GpuModel, quota: Quota, at: &Moment) {
+        let spot = self.known_spot(id, model);
+        self.edit(spot, at, |known, _| *known = quota);
     }
 
     /// The tenant's own clusters have this much more, or less, on offer or on lease.
@@ -188,7 +83,8 @@ impl Tree {
         (more, less): (GpuMilli, GpuMilli),
         at: &Moment,
     ) {
-        self.edit(id, model, (at, Cause::Fact), |_, sums| {
+        let spot = self.known_spot(id, model);
+        self.edit(spot, at, |_, sums| {
             let grown = sums.hardware.checked_add(more).and_then(|sum| sum.checked_sub(less));
             sums.hardware = grown.expect(WITHIN);
         });
@@ -196,8 +92,8 @@ impl Tree {
 
     /// The tenant holds this much more, by a grant.
     pub(crate) fn take(&mut self, id: TenantId, model: GpuModel, amount: GpuMilli, at: &Moment) {
-        let change = Change { usage: wide(amount), ..Change::default() };
-        self.edit(id, model, (at, Cause::Grant), |_, sums| change.apply(sums));
+        let spot = self.known_spot(id, model);
+        self.take_at(spot, amount, at);
     }
 
     /// The tenant holds this much less.
@@ -208,19 +104,48 @@ impl Tree {
         amount: GpuMilli,
         at: &Moment,
     ) {
-        let change = Change { usage: -wide(amount), ..Change::default() };
-        self.edit(id, model, (at, Cause::Fact), |_, sums| change.apply(sums));
+        let spot = self.known_spot(id, model);
+        self.give_back_at(spot, amount, at);
     }
 
-    /// Changes quota or amounts of one tenant, and then the sums of its groups.
-    fn edit(
-        &mut self,
-        id: TenantId,
-        model: GpuModel,
-        (at, cause): (&Moment, Cause),
-        edit: impl FnOnce(&mut Quota, &mut Sums),
-    ) {
-        let up = self.node_mut(id).edit(model, (at, cause), |quota, sums| {
+    /// A tenant holds this much more of a model, by a grant, and its groups what it borrows for that.
+    pub fn take_at(&mut self, spot: Spot, amount: GpuMilli, at: &Moment) {
+        let (mut spot, mut amount) = (spot, amount);
+        loop {
+            let Member { parent, .. } = *self.rows.member(spot.member);
+            let row = self.rows.row_mut(spot);
+            let kept = row.sums.local(&row.quota);
+            amount = row.sums.grow(amount, kept, place_below(parent), at);
+            row.is_counted = true;
+            self.rows.renew(spot);
+            if amount == GpuMilli::ZERO || parent == NONE {
+                return;
+            }
+            spot.member = parent;
+        }
+    }
+
+    /// A tenant holds this much less of a model, and its groups what it had borrowed of that.
+    pub fn give_back_at(&mut self, spot: Spot, amount: GpuMilli, at: &Moment) {
+        let (mut spot, mut amount) = (spot, amount);
+        loop {
+            let Member { parent, .. } = *self.rows.member(spot.member);
+            let row = self.rows.row_mut(spot);
+            let kept = row.sums.local(&row.quota);
+            amount = row.sums.shrink(amount, kept, place_below(parent), at);
+            row.is_counted = true;
+            self.rows.renew(spot);
+            if amount == GpuMilli::ZERO || parent == NONE {
+                return;
+            }
+            spot.member = parent;
+        }
+    }
+
+    /// Changes quota or hardware of one tenant, and then the sums of its groups.
+    fn edit(&mut self, spot: Spot, at: &Moment, edit: impl FnOnce(&mut Quota, &mut Sums)) {
+        let place = self.rows.member(spot.member).place();
+        let up = self.rows.row_mut(spot).edit(place, at, |quota, sums| {
             let before = (nominal(quota, sums.hardware), quota.nominal);
             edit(quota, sums);
             let after = (nominal(quota, sums.hardware), quota.nominal);
@@ -231,47 +156,45 @@ impl Tree {
             };
             own.apply(sums);
         });
-        let parent = self.node_mut(id).parent;
-        self.propagate(parent, model, up, (at, cause));
+        self.rows.renew(spot);
+        self.propagate(self.rows.member(spot.member).parent, spot.model, up, at);
     }
 
     /// Tells the groups from `next` upwards what changed below them.
-    fn propagate(
-        &mut self,
-        mut next: Option<TenantId>,
-        model: GpuModel,
-        mut change: Change,
-        (at, cause): (&Moment, Cause),
-    ) {
-        while let Some(id) = next.filter(|_| !change.is_none()) {
-            let node = self.node_mut(id);
-            change = node.edit(model, (at, cause), |_, sums| change.apply(sums));
-            next = node.parent;
+    fn propagate(&mut self, next: u32, model: u32, change: Change, at: &Moment) {
+        let (mut next, mut change) = (next, change);
+        while next != NONE && !change.is_none() {
+            let spot = Spot { member: next, model };
+            let place = self.rows.member(next).place();
+            change = self.rows.row_mut(spot).edit(place, at, |_, sums| change.apply(sums));
+            self.rows.renew(spot);
+            next = self.rows.member(next).parent;
         }
     }
 
     /// Puts the tenant, with all below it, into another group. The caller has checked that it is not
     /// above that group.
     pub(crate) fn set_parent(&mut self, id: TenantId, parent: Option<TenantId>, at: &Moment) {
-        let node = self.node_mut(id);
-        let old = node.parent;
-        let flows: Vec<(GpuModel, Flow)> = node
-            .sums
-            .iter()
-            .map(|(model, sums)| (*model, sums.flow(&node.quota(*model))))
-            .collect();
-        for (model, flow) in &flows {
-            self.node_mut(id).advance(*model, at);
+        let (no, to) = (self.number(id), parent.map_or(NONE, |parent| self.number(parent)));
+        let (from, place) = (self.rows.member(no).parent, self.rows.member(no).place());
+        let counted = self.rows.of(no).filter(|(_, row)| row.is_counted);
+        let flows: Vec<(Spot, Flow)> =
+            counted.map(|(spot, row)| (spot, row.sums.flow(&row.quota))).collect();
+        for (spot, flow) in &flows {
+            // The past is written down before what counts is another thing.
+            let sums = &mut self.rows.row_mut(*spot).sums;
+            sums.past.advance(at.now, at.half_life, sums.counted(place));
             let gone = Change::between(*flow, Flow::default());
-            self.propagate(old, *model, gone, (at, Cause::Fact));
+            self.propagate(from, spot.model, gone, at);
         }
-        self.move_spending(id, parent, at);
-        self.node_mut(id).parent = parent;
-        for (model, flow) in &flows {
+        self.move_spending(no, to, at);
+        self.rows.member_mut(no).parent = to;
+        self.rows.renew_all(no);
+        for (spot, flow) in &flows {
             // Its new place may be judged by other limits than its last.
-            self.node_mut(id).mark_over(*model, at.tokens);
+            self.rows.row_mut(*spot).mark_over(place_below(to), at.tokens);
             let come = Change::between(Flow::default(), *flow);
-            self.propagate(parent, *model, come, (at, Cause::Fact));
+            self.propagate(to, spot.model, come, at);
         }
     }
 
@@ -280,7 +203,7 @@ impl Tree {
     /// This is [`Tree::available`], except that what a tenant keeps for itself can be granted to it
     /// even when its group is over-admitted: nothing of the group is used by that.
     pub(crate) fn room(&self, id: TenantId, model: GpuModel, charges: &Charges) -> GpuMilli {
-        narrow(self.room_by(id, model, charges, BorrowLimits::Kept))
+        self.room_by(id, model, charges, BorrowLimits::Kept)
     }
 
     /// The same if nobody's borrowing were limited.
@@ -290,7 +213,7 @@ impl Tree {
         model: GpuModel,
         charges: &Charges,
     ) -> GpuMilli {
-        narrow(self.room_by(id, model, charges, BorrowLimits::LeftOut))
+        self.room_by(id, model, charges, BorrowLimits::LeftOut)
     }
 
     fn room_by(
@@ -299,51 +222,94 @@ impl Tree {
         model: GpuModel,
         charges: &Charges,
         limits: BorrowLimits,
-    ) -> i128 {
-        let Some(node) = self.nodes.get(&id) else { return 0 };
-        let (quota, sums) = (node.quota(model), charges.on(id, model, node));
-        let Some(parent) = node.parent else {
-            return (wide(sums.subtree) - wide(sums.usage)).max(0);
-        };
-        let kept = wide(sums.local(&quota).saturating_sub(sums.usage));
-        let shared = self.room_by(parent, model, charges, limits);
-        let shared = match limits {
-            BorrowLimits::Kept => {
-                sums.headroom(&quota, Place::Child).map_or(shared, |left| shared.min(left.max(0)))
+    ) -> GpuMilli {
+        let Some(mut spot) = self.spot(id, model) else { return GpuMilli::ZERO };
+        // With `room(n) = kept(n) + min(limit(n), room(parent))`, of what its topmost group has left,
+        // `x`, the tenant may have `min(x + own, most)`.
+        let (mut own, mut most) = (GpuMilli::ZERO, GpuMilli::MAX);
+        loop {
+            let row = self.rows.row(spot);
+            let usage = charges.usage(spot, row);
+            let parent = self.rows.member(spot.member).parent;
+            if parent == NONE {
+                return own.saturating_add(row.sums.subtree.saturating_sub(usage)).min(most);
             }
-            BorrowLimits::LeftOut => shared,
-        };
-        kept + shared
+            own = own.saturating_add(row.sums.local(&row.quota).saturating_sub(usage));
+            if limits == BorrowLimits::Kept {
+                most = most.min(own.saturating_add(row.may_borrow(usage)));
+            }
+            spot.member = parent;
+        }
+    }
+
+    /// Whether so much may be granted now: whether it is at most the room that there is. Looks no
+    /// further up than the tenant borrows for it.
+    pub fn has_room(&self, spot: Spot, amount: GpuMilli) -> bool {
+        self.covers(spot, amount, &Charges::NONE)
+    }
+
+    /// The same, with what `charges` has given away already.
+    pub(crate) fn covers(&self, spot: Spot, amount: GpuMilli, charges: &Charges) -> bool {
+        let (mut spot, mut missing) = (spot, amount);
+        loop {
+            let row = self.rows.row(spot);
+            let usage = charges.usage(spot, row);
+            let parent = self.rows.member(spot.member).parent;
+            if parent == NONE {
+                return missing <= row.sums.subtree.saturating_sub(usage);
+            }
+            let kept = row.sums.local(&row.quota).saturating_sub(usage);
+            if missing <= kept {
+                return true;
+            }
+            missing = missing.saturating_sub(kept);
+            if missing > row.may_borrow(usage) {
+                return false;
+            }
+            spot.member = parent;
+        }
     }
 
     /// `available(n)` of the design; negative if more is held than there is.
     #[must_use]
     pub fn available(&self, id: TenantId, model: GpuModel) -> i128 {
-        let Some(node) = self.nodes.get(&id) else { return 0 };
-        let (quota, sums) = (node.quota(model), node.sums(model));
-        let Some(parent) = node.parent else { return wide(sums.subtree) - wide(sums.usage) };
-        let shared = self.available(parent, model);
-        let shared = sums.headroom(&quota, Place::Child).map_or(shared, |left| shared.min(left));
-        wide(sums.local(&quota).saturating_sub(sums.usage)) + shared
+        self.spot(id, model).map_or(0, |spot| self.available_at(spot))
+    }
+
+    fn available_at(&self, spot: Spot) -> i128 {
+        let Row { quota, sums, .. } = self.rows.row(spot);
+        let parent = self.rows.member(spot.member).parent;
+        if parent == NONE {
+            return wide(sums.subtree) - wide(sums.usage);
+        }
+        let shared = self.available_at(Spot { member: parent, ..spot });
+        let shared = sums.headroom(quota, Place::Child).map_or(shared, |left| shared.min(left));
+        wide(sums.local(quota).saturating_sub(sums.usage)) + shared
     }
 
     /// The most the tenant could hold if nobody else held anything.
     pub(crate) fn lendable(&self, id: TenantId, model: GpuModel) -> GpuMilli {
-        self.most(id, model, |sums| sums.subtree)
+        self.spot(id, model).map_or(GpuMilli::ZERO, |spot| self.lendable_at(spot))
+    }
+
+    pub(super) fn lendable_at(&self, spot: Spot) -> GpuMilli {
+        self.most(spot, |sums| sums.subtree)
     }
 
     /// The same if every nominal amount counted as it was set.
     pub(crate) fn ceiling(&self, id: TenantId, model: GpuModel) -> GpuMilli {
-        self.most(id, model, |sums| sums.ceiling)
+        self.spot(id, model).map_or(GpuMilli::ZERO, |spot| self.most(spot, |sums| sums.ceiling))
     }
 
-    fn most(&self, id: TenantId, model: GpuModel, of: fn(&Sums) -> GpuMilli) -> GpuMilli {
-        let Some(node) = self.nodes.get(&id) else { return GpuMilli::ZERO };
-        let (quota, whole) = (node.quota(model), of(&node.sums(model)));
-        let Some(parent) = node.parent else { return whole };
-        let kept = local(&quota, whole);
+    fn most(&self, spot: Spot, of: fn(&Sums) -> GpuMilli) -> GpuMilli {
+        let Row { quota, sums, .. } = self.rows.row(spot);
+        let (parent, whole) = (self.rows.member(spot.member).parent, of(sums));
+        if parent == NONE {
+            return whole;
+        }
+        let kept = local(quota, whole);
         let lent = whole.saturating_sub(kept);
-        let shared = self.most(parent, model, of);
+        let shared = self.most(Spot { member: parent, ..spot }, of);
         let limited =
             quota.borrow_limit.map_or(shared, |limit| shared.min(lent.saturating_add(limit)));
         kept.saturating_add(limited)
@@ -352,26 +318,34 @@ impl Tree {
     /// How much the tenant or group holds beyond what is its own: what it borrows of its group, or,
     /// without a group, what it holds over its quota.
     pub(crate) fn beyond_own(&self, id: TenantId, model: GpuModel) -> GpuMilli {
-        let Some(node) = self.nodes.get(&id) else { return GpuMilli::ZERO };
-        match node.parent {
-            Some(_) => node.sums(model).borrowed(),
-            None => self.excess(id, model).unwrap_or_default(),
+        let Some(node) = self.node(id) else { return GpuMilli::ZERO };
+        match node.place() {
+            Place::Child => node.row(model).sums.borrowed(),
+            Place::Root => self.excess(id, model).unwrap_or_default(),
         }
     }
 
     /// By how much the tenant or group has more than it may have, if it does.
     pub(crate) fn excess(&self, id: TenantId, model: GpuModel) -> Option<GpuMilli> {
-        let node = self.nodes.get(&id)?;
-        let headroom = node.sums(model).headroom(&node.quota(model), node.place())?;
-        (headroom < 0).then(|| narrow(-headroom))
+        let node = self.node(id)?;
+        node.row(model).excess(node.place())
     }
 
     /// Everyone who has more than they may have.
     pub(crate) fn over_admitted(&self) -> BTreeMap<(TenantId, GpuModel), GpuMilli> {
-        let all = self.nodes.iter().flat_map(|(id, node)| {
-            node.sums.keys().filter_map(|model| Some(((*id, *model), self.excess(*id, *model)?)))
+        let all = self.nodes().flat_map(|(id, node)| {
+            let excess = move |row: &Row| row.excess(node.place());
+            node.sums().filter_map(move |(model, row)| Some(((id, model), excess(row)?)))
         });
         all.collect()
+    }
+}
+
+/// The place of who is in this group, or in none.
+const fn place_below(parent: u32) -> Place {
+    match parent {
+        NONE => Place::Root,
+        _group => Place::Child,
     }
 }
 
@@ -379,61 +353,4 @@ impl Tree {
 enum BorrowLimits {
     Kept,
     LeftOut,
-}
-
-impl Node {
-    /// Changes quota or amounts of one model; what its group sees of it.
-    fn edit(
-        &mut self,
-        model: GpuModel,
-        (at, cause): (&Moment, Cause),
-        edit: impl FnOnce(&mut Quota, &mut Sums),
-    ) -> Change {
-        let place = self.place();
-        let mut quota = self.quota(model);
-        let known = quota;
-        let sums = self.sums.entry(model).or_default();
-        let (before, flow) = (*sums, sums.flow(&quota));
-        edit(&mut quota, sums);
-        let (was, is) = (before.counted(place), sums.counted(place));
-        if was != is {
-            sums.past.advance(at.now, at.half_life, was);
-        }
-        match cause {
-            Cause::Grant => {
-                sums.raised = at.tokens;
-                sums.past.add(is.saturating_sub(was), at.entry_penalty, at.half_life);
-            }
-            Cause::Fact => {
-                let (left, had) = (sums.headroom(&quota, place), before.headroom(&known, place));
-                let is_less = left.unwrap_or(i128::MAX) < had.unwrap_or(i128::MAX);
-                if is_less && left.is_some_and(|left| left < 0) {
-                    sums.binds_after = at.tokens;
-                }
-            }
-        }
-        let change = Change::between(flow, sums.flow(&quota));
-        if quota != known {
-            self.quotas.insert(model, quota);
-        }
-        change
-    }
-
-    /// Writes down the past before what counts is another thing.
-    fn advance(&mut self, model: GpuModel, at: &Moment) {
-        let place = self.place();
-        if let Some(sums) = self.sums.get_mut(&model) {
-            let counted = sums.counted(place);
-            sums.past.advance(at.now, at.half_life, counted);
-        }
-    }
-
-    fn mark_over(&mut self, model: GpuModel, tokens: u64) {
-        let (place, quota) = (self.place(), self.quota(model));
-        if let Some(sums) = self.sums.get_mut(&model)
-            && sums.headroom(&quota, place).is_some_and(|left| left < 0)
-        {
-            sums.binds_after = tokens;
-        }
-    }
 }

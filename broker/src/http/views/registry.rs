@@ -44,8 +44,8 @@ pub(crate) fn quotas<'a>(
 ) -> impl Iterator<Item = QuotaView> + 'a {
     let node = state.tree().node(id).into_iter();
     node.flat_map(quota::Node::quotas).map(move |(model, quota)| QuotaView {
-        held: Some(tenant.held(*model).get()),
-        figures: state.tree().figures(id, *model).map(|figures| QuotaFigures {
+        held: Some(tenant.held(model).get()),
+        figures: state.tree().figures(id, model).map(|figures| QuotaFigures {
             counts: figures.counts.get(),
             used: figures.used.get(),
             borrowed: figures.borrowed.get(),
@@ -53,7 +53,7 @@ pub(crate) fn quotas<'a>(
             left: figures.left.get(),
             excess: figures.excess.get(),
         }),
-        ..quota_of(id, *model, quota)
+        ..quota_of(id, model, &quota)
     })
 }
 

@@ -626,7 +626,7 @@ fn owner_of(state: &State, cluster: ClusterId) -> Option<TenantId> {
 fn counts_for_quotas(state: &State, offer: &OfferTerms) -> bool {
     let owner = state.clusters.get(&offer.slice.cluster).map(|cluster| cluster.owner);
     let node = owner.and_then(|owner| state.tree.node(owner));
-    let quota = node.map(|node| node.quota(offer.capacity.model));
+    let quota = node.and_then(|node| node.quota(offer.capacity.model));
     quota.is_some_and(|quota| quota.basis == Basis::Hardware)
 }
 

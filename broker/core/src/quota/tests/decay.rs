@@ -87,7 +87,7 @@ fn a_grant_counts_at_once_as_if_it_had_run_for_the_entry_penalty_and_only_once()
     tree.take(name(0), model(), milli(8_000), &penalty);
     // The entry penalty is one half-life here: half of what was granted.
     let past = |tree: &Tree| {
-        let sums = tree.node(name(0)).unwrap().sums(model());
+        let sums = tree.node(name(0)).unwrap().row(model()).sums;
         Past::whole(sums.past.now(at(0).now, at(0).half_life, milli(8_000)))
     };
     assert_eq!(past(&tree), 4_000);

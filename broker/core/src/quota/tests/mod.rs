@@ -4,13 +4,14 @@ mod decay;
 mod planted;
 mod reference;
 mod shares;
+mod standings;
 mod trees;
 
 use sublet_protocol::ids::{GpuModel, TenantId};
 use sublet_protocol::quotas::{Basis, Quota};
 use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
 
-use super::tree::{Moment, Tree};
+use super::{Moment, Tree};
 
 /// A small generator with a seed (SplitMix64, Steele et al. 2014), so that a failing case has a name.
 struct Random(u64);

@@ -44,8 +44,8 @@ fn a_sum_that_is_one_off_is_named_with_whose_it_is() {
     ];
     for (whose, what, plant) in plants {
         let mut state = state();
-        let node = state.tree.nodes.get_mut(&tenant(whose)).unwrap();
-        plant(node.sums.get_mut(&model()).unwrap());
+        let spot = state.tree.spot(tenant(whose), model()).unwrap();
+        plant(&mut state.tree.rows.row_mut(spot).sums);
         let found = check::sums(&state);
         let named = format!("the {what} of {whose} ");
         assert!(found.iter().any(|text| text.starts_with(&named)), "{named}: {found:?}");
@@ -58,11 +58,11 @@ fn a_budget_that_grants_exceed_is_named_if_it_was_not_cut() {
     let request = world.submit("acme", 1, spec(Class::Experiment, 2));
     world.grant(request, &[0, 1]);
     let mut state = world.state;
-    let node = state.tree.nodes.get_mut(&tenant("acme")).unwrap();
+    let acme = state.tree.number(tenant("acme"));
     let of = |units: i64| Some(MicroCredits::new(units * MicroCredits::PER_UNIT));
-    node.terms.budget.money = of(4);
+    state.tree.rows.member_mut(acme).terms.budget.money = of(4);
     assert_eq!(check::spending(&state), Vec::<String>::new(), "two GPUs for an hour at two");
-    state.tree.nodes.get_mut(&tenant("acme")).unwrap().terms.budget.money = of(3);
+    state.tree.rows.member_mut(acme).terms.budget.money = of(3);
     assert_eq!(check::spending(&state).len(), 1, "it was never cut");
 }
 
@@ -78,10 +78,10 @@ fn spending_that_is_one_off_or_below_nothing_is_named() {
     for (number, fault) in faults.into_iter().enumerate() {
         let mut state = state();
         let now = state.now();
-        let node = state.tree.nodes.get_mut(&tenant("pool")).unwrap();
-        let mut spending = node.spending(now);
+        let mut spending = state.tree.node(tenant("pool")).unwrap().spending(now);
         fault(&mut spending);
-        node.spending = spending;
+        let pool = state.tree.number(tenant("pool"));
+        state.tree.rows.member_mut(pool).spending = spending;
         let found = check::spending(&state);
         assert!(found.len() == 1 && found[0].starts_with("pool has"), "{number}: {found:?}");
     }

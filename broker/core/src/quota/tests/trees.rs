@@ -69,7 +69,7 @@ impl Pair {
         for (n, row) in rows.iter().enumerate() {
             let id = name(n);
             let node = self.tree.node(id).unwrap();
-            let (sums, quota) = (node.sums(model), node.quota(model));
+            let (sums, quota) = (node.row(model).sums, node.row(model).quota);
             let found = Row {
                 subtree: wide(sums.subtree),
                 local: wide(sums.local(&quota)),
@@ -86,7 +86,11 @@ impl Pair {
 
     /// What may be granted is what is available, and never less than what is kept.
     fn compare_room(&self, n: usize, row: &Row, context: (u64, u64)) {
-        let room = wide(self.tree.room(name(n), model(), &Charges::NONE));
+        let room = self.tree.room(name(n), model(), &Charges::NONE);
+        let spot = self.tree.spot(name(n), model()).unwrap();
+        assert!(self.tree.has_room(spot, room));
+        assert!(!self.tree.has_room(spot, milli(room.get() + 1)), "{n} of {context:?}");
+        let room = wide(room);
         let kept = (row.local - row.usage).max(0);
         assert!(room >= kept && room >= row.available, "room of {n}: {room}, {context:?}");
         let mut above = std::iter::successors(Some(n), |n| self.reference.0[*n].parent);
@@ -178,6 +182,9 @@ fn what_a_plan_gives_away_leaves_the_room_that_a_grant_would() {
             pair.tree.take(name(n), model(), gpu, &at(0));
             for n in 0..pair.reference.0.len() {
                 let planned = base.room(name(n), model(), &charges);
+                let spot = base.spot(name(n), model()).unwrap();
+                assert!(base.covers(spot, planned, &charges));
+                assert!(!base.covers(spot, milli(planned.get() + 1), &charges));
                 assert_eq!(planned, pair.tree.room(name(n), model(), &Charges::NONE));
                 assert!(pair.tree.excess(name(n), model()).is_none(), "the room was judged");
             }
@@ -206,17 +213,20 @@ fn what_a_plan_takes_back_leaves_the_room_that_an_end_would() {
             pair.reference.0[n].held -= i128::from(gpu.get());
             for n in 0..pair.reference.0.len() {
                 let planned = base.room(name(n), model(), &charges);
+                let spot = base.spot(name(n), model()).unwrap();
+                assert!(base.covers(spot, planned, &charges));
+                assert!(!base.covers(spot, milli(planned.get() + 1), &charges));
                 assert_eq!(planned, pair.tree.room(name(n), model(), &Charges::NONE));
             }
-            let quota = base.node(name(n)).unwrap().quota(model());
-            let kept = base.node(name(n)).unwrap().sums(model()).local(&quota);
+            let row = base.node(name(n)).unwrap().row(model());
+            let kept = row.sums.local(&row.quota);
             lent += u32::from(kept > milli(0) && gpu > milli(0));
         }
     }
     assert!(lent > 500, "too few keep something for themselves: {lent}");
 }
 
-fn want(n: usize, gpu: GpuMilli) -> super::super::charges::Want {
+pub(super) fn want(n: usize, gpu: GpuMilli) -> super::super::charges::Want {
     let price = sublet_protocol::money::Price {
         per_gpu_hour: sublet_protocol::money::MicroCredits::ZERO,
         version: 1,
