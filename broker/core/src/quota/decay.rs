@@ -11,6 +11,8 @@
 use serde::{Deserialize, Serialize};
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
+use super::rows::at;
+
 /// Binary places of the past, below a thousandth of a GPU.
 pub(super) const PAST_PLACES: u32 = 32;
 /// Binary places of a factor.
@@ -24,39 +26,45 @@ const COUNTED_MAX: u64 = 1 << 44;
 const AVERAGE_MAX: u128 = 1 << (44 + PAST_PLACES + 2);
 
 /// `2^(−1/2), 2^(−1/4), …` in [`FINE`] binary places, rounded down.
-const ROOTS: [u128; PLACES_LONG] = roots();
+const ROOTS: [u64; PLACES_LONG] = roots();
 const PLACES_LONG: usize = 48;
 
-const fn roots() -> [u128; PLACES_LONG] {
+const fn roots() -> [u64; PLACES_LONG] {
     let mut roots = [0; PLACES_LONG];
     let mut square: u128 = 1 << (FINE - 1);
     let mut place = 0;
     while place < PLACES_LONG {
         square = (square << FINE).isqrt();
-        roots[place] = square;
+        // All of it: it is below 2⁶².
+        let [a, b, c, d, e, f, g, h, ..] = square.to_le_bytes();
+        roots[place] = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         place += 1;
     }
     roots
 }
 
 /// `2^(−span / half_life)` in [`PLACES`] binary places.
-fn factor(span: Millis, half_life: Seconds) -> u128 {
-    let whole = u128::from(half_life.as_millis().get().max(1));
-    let span = u128::from(span.get());
-    let halvings = span / whole;
-    if halvings >= u128::from(PLACES) {
+pub(super) fn factor(span: Millis, half_life: Seconds) -> u128 {
+    let (whole, span) = (half_life.as_millis().get().max(1), span.get());
+    let halvings = u32::try_from(span / whole).unwrap_or(PLACES);
+    if halvings >= PLACES {
         return 0;
     }
-    let rest = ((span % whole) << PLACES) / whole;
-    let mut product: u128 = 1 << FINE;
-    for (place, root) in (1_u32..).zip(ROOTS) {
-        if (rest >> (PLACES - place)) & 1 == 1 {
-            product = (product * root) >> FINE;
-        }
+    let rest = (u128::from(span % whole) << PLACES) / u128::from(whole);
+    // The bits that are set, from the highest: it is less than a whole.
+    let mut bits = u64::try_from(rest).unwrap_or(u64::MAX) << (u64::BITS - PLACES);
+    let mut product: u64 = 1 << FINE;
+    while bits != 0 {
+        let place = bits.leading_zeros();
+        bits ^= HIGHEST >> place;
+        let root = ROOTS.get(at(place)).copied().unwrap_or(1 << FINE);
+        let shorter = (u128::from(product) * u128::from(root)) >> FINE;
+        product = u64::try_from(shorter).unwrap_or(u64::MAX);
     }
-    let halvings = u32::try_from(halvings).unwrap_or(PLACES);
-    product >> halvings >> (FINE - PLACES)
+    u128::from(product >> halvings >> (FINE - PLACES))
 }
+
+const HIGHEST: u64 = 1 << 63;
 
 /// What counted lately against a tenant or group, as an average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

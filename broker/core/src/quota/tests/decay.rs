@@ -110,3 +110,33 @@ fn the_largest_amounts_over_the_longest_time_do_not_overflow() {
     }
     assert!(past.now(instant(99_000_000_000_001), half_life, GpuMilli::MAX) > 0);
 }
+
+/// `2^(−span / half-life)` by a look at every binary place, as it was first written.
+fn plain_factor(span: u64, half_life: u64) -> u128 {
+    let (whole, span) = (u128::from(half_life.max(1)), u128::from(span));
+    let halvings = span / whole;
+    if halvings >= 48 {
+        return 0;
+    }
+    let rest = ((span % whole) << 48) / whole;
+    let (mut product, mut root): (u128, u128) = (1 << 62, 1 << 61);
+    for place in 1..=48 {
+        root = (root << 62).isqrt();
+        if (rest >> (48 - place)) & 1 == 1 {
+            product = (product * root) >> 62;
+        }
+    }
+    product >> halvings >> 14
+}
+
+#[test]
+fn a_factor_is_the_product_of_the_roots_of_its_places_to_the_last_bit() {
+    use super::super::decay::factor;
+    let mut random = Random(29);
+    for _ in 0..20_000 {
+        let (long, far) = (1 + random.below(25), 1 + random.below(45));
+        let (half_life, span) = (1 + random.below(1 << long), random.below(1 << far));
+        let found = factor(sublet_protocol::units::Millis::new(span), Seconds::new(half_life));
+        assert_eq!(found, plain_factor(span, half_life * 1_000), "{span} of {half_life} s");
+    }
+}
