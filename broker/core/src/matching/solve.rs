@@ -10,7 +10,7 @@ use sublet_protocol::money::Price;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::GpuMilli;
 
-use super::index::{Tournament, at};
+use super::index::{Key, Tournament, at};
 use super::place::{Pick, pick};
 use super::problem::{Hopeless, Needs, Problem, Shape};
 use super::reserve::{Fate, Reservations};
@@ -144,6 +144,13 @@ pub(super) trait Source {
     fn tried(&mut self, state: &State, id: RequestId, trial: &Trial<'_>);
 }
 
+/// Where a tenant stands, and its number: of those that stand alike the lower name is first.
+impl Key for (Standing, u32) {
+    fn short(&self) -> u64 {
+        self.0.short()
+    }
+}
+
 /// What came of trying a request.
 pub(super) struct Trial<'a> {
     /// Whether it was granted slices, or leases end for it.
@@ -209,7 +216,7 @@ impl Walk {
         let standings = tenants.iter().map(|tenant| self.standing(view, *tenant));
         // Of those that stand alike the lower name is first.
         let mut order = Tournament::of(standings.zip(0..).collect(), (Standing::LAST, u32::MAX));
-        while let Some((standing, first)) = order.best() {
+        while let Some((standing, first)) = order.best().copied() {
             let Some(tenant) = tenants.get(at(first)).copied() else { return };
             // What was given to others of its group moved it back. Standings only grow in a plan.
             let moved = self.standing(view, tenant);

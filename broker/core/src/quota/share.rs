@@ -46,12 +46,46 @@ fn weighed(amount: u128, (whole, weight): (GpuMilli, Weight), scale: u128) -> u6
 /// decayed past of the model where it is most; among those that borrow nothing, what they use of
 /// their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing(pub(super) [u64; LEVELS_MAX]);
+pub struct Standing {
+    /// Follows from the levels, and is ordered as they are: it decides most comparisons.
+    short: u64,
+    levels: [u64; LEVELS_MAX],
+}
 
 impl Standing {
     /// Behind everybody.
-    pub const LAST: Standing = Standing([u64::MAX; LEVELS_MAX]);
+    pub const LAST: Standing = Standing { short: u64::MAX, levels: [u64::MAX; LEVELS_MAX] };
+
+    /// With these levels, of which so many may be other than zero.
+    #[inline]
+    pub(super) fn of(levels: [u64; LEVELS_MAX], count: usize) -> Standing {
+        let (mut short, mut place) = (0, 0);
+        for level in &levels[..count] {
+            // One after the other, each in as many bits as its first bit tells: that keeps the order,
+            // and so does to cut it off after 64.
+            if *level >= 1 << OWN_PLACES {
+                short |= (SHARED | level >> 1) >> place;
+                break;
+            }
+            short |= level << (u64::BITS - OWN_PLACES - 1) >> place;
+            place += OWN_PLACES + 1;
+            if place >= u64::BITS {
+                break;
+            }
+        }
+        Standing { short, levels }
+    }
+
+    /// A number that is never lower than that of one who stands before it.
+    #[must_use]
+    #[inline]
+    pub const fn short(&self) -> u64 {
+        self.short
+    }
 }
+
+/// Begins a level on which more counts than what is used of its own.
+const SHARED: u64 = 1 << 63;
 
 /// What a standing is counted in: a millionth of a thousandth.
 const SCALE: u128 = 1_000_000_000;
@@ -101,7 +135,7 @@ fn standing_of(tree: &Tree, charges: &Charges, no: u32, at: (Timestamp, Seconds)
         }
     }
     levels[..count].reverse();
-    Standing(levels)
+    Standing::of(levels, count)
 }
 
 /// One number for one level, of which more counts than what is used of its own.

@@ -29,7 +29,7 @@ pub use memory::Index;
 pub use queue::{ClassKey, Queue};
 pub(crate) use running::{PoolKey, Running, is_preempted};
 pub use shelves::Shelves;
-pub use tournament::Tournament;
+pub use tournament::{Key, Tournament};
 pub(crate) use walk::plan_with;
 
 /// No ordinal.

@@ -1,6 +1,7 @@
 //! What standings look at is kept up with the sums: against the formula, computed anew. And trees that
 //! are the same whatever order their tenants came in.
 
+use proptest::strategy::Strategy;
 use sublet_protocol::quotas::{TenantTerms, Weight};
 
 use super::super::amounts::{Place, Sums};
@@ -150,7 +151,7 @@ fn every_standing_on_random_trees_is_the_one_of_the_formula() {
                 let when = (at(now).now, HALF_LIFE);
                 let found = standing_with(&made.tree, &charges, name(n), when);
                 let expected = anew(&made.tree, &charges, name(n), now);
-                assert_eq!(found, Standing(expected.try_into().unwrap()), "tenant {n}");
+                assert_eq!(found, Standing::of(expected.try_into().unwrap(), 8), "tenant {n}");
             }
         }
         for n in 0..TENANTS {
@@ -161,6 +162,30 @@ fn every_standing_on_random_trees_is_the_one_of_the_formula() {
         }
     }
     assert!(kept_only > 5_000 && moving > 5_000, "{kept_only} and {moving}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn standings_are_ordered_as_their_levels_from_the_top(
+        pairs in proptest::collection::vec((any_level(), any_level(), 0_u8..3), 8),
+    ) {
+        let mut one = [0; 8];
+        let mut other = [0; 8];
+        for (at, (a, b, is_other)) in pairs.into_iter().enumerate() {
+            one[at] = a;
+            // Mostly equal, so that the lower levels count, too.
+            other[at] = if is_other == 0 { b } else { a };
+        }
+        let (first, second) = (Standing::of(one, 8), Standing::of(other, 8));
+        proptest::prop_assert_eq!(first.cmp(&second), one.cmp(&other));
+        proptest::prop_assert!(one > other || first.short() <= second.short());
+    }
+}
+
+/// What is used of one's own, or a share.
+fn any_level() -> impl proptest::strategy::Strategy<Value = u64> {
+    let share = (0..=(1_u64 << 53) - 1, 0..=1_000_u64).prop_map(|(share, own)| (share << 10) + own);
+    proptest::prop_oneof![4 => 0..=1_000_u64, 1 => share, 1 => 1_000_u64..1_030]
 }
 
 #[test]
