@@ -80,48 +80,51 @@ pub(super) struct Lot {
     chain: u32,
     /// A lot that was forgotten waits for another kind.
     pub(super) is_known: bool,
-    /// Which windows have a shelf.
-    windows: u32,
-    /// By window: which counts have a shelf.
-    filled: [u32; 16],
+    /// Which counts have a shelf.
+    counts: u32,
+    /// By count: which windows have a shelf.
+    filled: [u16; 32],
     /// By window and count: the first shelf.
     heads: Vec<u32>,
 }
 
 impl Lot {
     pub(super) fn new(kind: Kind) -> Lot {
-        let (filled, heads) = ([0; 16], Vec::new());
-        Lot { kind, chain: NONE, is_known: true, windows: 0, filled, heads }
+        let (filled, heads) = ([0; 32], Vec::new());
+        Lot { kind, chain: NONE, is_known: true, counts: 0, filled, heads }
     }
 
     /// Whether it holds no slice.
     pub(super) const fn is_empty(&self) -> bool {
-        self.windows == 0
+        self.counts == 0
     }
 
-    /// The windows that have a shelf, from `window` on.
+    /// The windows from `window` on in which there is a shelf of this count.
     #[inline]
-    pub(super) fn windows_from(&self, window: u8) -> u32 {
-        self.windows & (u32::MAX << window.min(WINDOWS))
+    fn windows_of(&self, count: u32, window: u8) -> u16 {
+        let filled = self.filled.get(at(count)).copied().unwrap_or(0);
+        filled & (u16::MAX << window.min(WINDOWS - 1))
     }
 
-    /// The least count, from `count` on, of which there is a shelf that lasts for `window` or longer;
-    /// `u32::BITS` if there is none.
+    /// The bucket of the least count, from `count` on, of which there is a shelf that lasts for `window`
+    /// or longer; of those the shortest window.
     #[inline]
-    pub(super) fn fewest(&self, count: u32, window: u8) -> u32 {
-        let enough = u32::MAX << count.min(COUNTS - 1);
-        let (mut windows, mut filled) = (self.windows_from(window), 0);
-        while windows != 0 {
-            filled |= self.filled[at(windows.trailing_zeros() % u32::from(WINDOWS))];
-            windows &= windows - 1;
+    pub(super) fn fewest(&self, count: u32, window: u8) -> Option<Bucket> {
+        let mut counts = self.counts & (u32::MAX << count.min(COUNTS - 1));
+        while counts != 0 {
+            let least = counts.trailing_zeros();
+            let windows = self.windows_of(least, window);
+            if windows != 0 {
+                return Some((windows.trailing_zeros(), least));
+            }
+            counts &= counts - 1;
         }
-        (filled & enough).trailing_zeros()
+        None
     }
 
-    /// The first shelf of this count in the shortest window, from `window` on, that has one.
-    pub(super) fn shelf(&self, count: u32, window: u8) -> Option<u32> {
-        let mut windows = bits(self.windows_from(window));
-        let window = windows.find(|window| self.filled[at(*window)] >> count & 1 == 1)?;
+    /// The first shelf of a bucket.
+    #[inline]
+    pub(super) fn shelf(&self, (window, count): Bucket) -> Option<u32> {
         self.heads.get(at(window * COUNTS + count)).copied()
     }
 
@@ -132,8 +135,8 @@ impl Lot {
         if bucket >= self.heads.len() {
             self.heads.resize(at((window + 1) * COUNTS), NONE);
         }
-        self.windows |= 1 << window;
-        self.filled[at(window)] |= 1 << count;
+        self.counts |= 1 << count;
+        self.filled[at(count)] |= 1 << window;
         std::mem::replace(&mut self.heads[bucket], shelf)
     }
 
@@ -142,19 +145,19 @@ impl Lot {
     pub(super) fn pop(&mut self, (window, count): Bucket, next: u32) {
         self.heads[at(window * COUNTS + count)] = next;
         if next == NONE {
-            let filled = &mut self.filled[at(window)];
-            *filled &= !(1 << count);
-            self.windows &= !(u32::from(*filled == 0) << window);
+            let filled = &mut self.filled[at(count)];
+            *filled &= !(1 << window);
+            self.counts &= !(u32::from(*filled == 0) << count);
         }
     }
 
     /// The first shelves of all buckets from `window` on.
     pub(super) fn heads_from(&self, window: u8) -> impl Iterator<Item = u32> + '_ {
-        let windows = bits(self.windows_from(window));
-        let buckets = windows.flat_map(move |window| {
-            bits(self.filled[at(window)]).map(move |count| at(window * COUNTS + count))
+        let buckets = bits(self.counts).flat_map(move |count| {
+            let windows = bits(u32::from(self.windows_of(count, window)));
+            windows.map(move |window| (window, count))
         });
-        buckets.filter_map(|bucket| self.heads.get(bucket).copied())
+        buckets.filter_map(|bucket| self.shelf(bucket))
     }
 
     /// By bucket: the first shelf, the window and the count.
@@ -162,8 +165,8 @@ impl Lot {
     pub(super) fn buckets(&self) -> Vec<(u32, usize, usize)> {
         let buckets = self.heads.iter().enumerate().map(|(bucket, head)| {
             let (window, count) = (bucket / 32, bucket % 32);
-            assert_eq!(*head != NONE, self.filled[window] & (1 << count) != 0);
-            assert_eq!(self.filled[window] != 0, self.windows & (1 << window) != 0);
+            assert_eq!(*head != NONE, self.filled[count] & (1 << window) != 0);
+            assert_eq!(self.filled[count] != 0, self.counts & (1 << count) != 0);
             (*head, window, count)
         });
         buckets.collect()

@@ -427,16 +427,16 @@ impl Shelves {
         let (mut fewest, mut best) = (u32::BITS, None);
         for no in lots {
             let Some(lot) = self.lots.get(no.at()) else { continue };
-            let of_lot = lot.fewest(count, window);
-            if of_lot < fewest {
-                (fewest, best) = (of_lot, Some((*no, lot)));
+            let Some(bucket) = lot.fewest(count, window) else { continue };
+            if bucket.1 < fewest {
+                (fewest, best) = (bucket.1, Some((*no, lot, bucket)));
                 if fewest <= count {
                     break;
                 }
             }
         }
-        let (no, lot) = best?;
-        let shelf = self.shelves.get(at(lot.shelf(fewest, window)?))?;
+        let (no, lot, bucket) = best?;
+        let shelf = self.shelves.get(at(lot.shelf(bucket)?))?;
         Some((no, NodeNo(shelf.node), u32::from(shelf.free), SlotNo(shelf.head)))
     }
 
