@@ -25,9 +25,10 @@ const COUNTED_MAX: u64 = 1 << 44;
 /// An average above this counts as this, for the same reason.
 const AVERAGE_MAX: u128 = 1 << (44 + PAST_PLACES + 2);
 
-/// `2^(−1/2), 2^(−1/4), …` in [`FINE`] binary places, rounded down.
+/// `2^(−1/2), 2^(−1/4), …` in [`FINE`] binary places, rounded down, times two. Those beyond the last
+/// place of an exponent are never looked at.
 const ROOTS: [u64; PLACES_LONG] = roots();
-const PLACES_LONG: usize = 48;
+const PLACES_LONG: usize = 64;
 
 const fn roots() -> [u64; PLACES_LONG] {
     let mut roots = [0; PLACES_LONG];
@@ -35,8 +36,8 @@ const fn roots() -> [u64; PLACES_LONG] {
     let mut place = 0;
     while place < PLACES_LONG {
         square = (square << FINE).isqrt();
-        // All of it: it is below 2⁶².
-        let [a, b, c, d, e, f, g, h, ..] = square.to_le_bytes();
+        // All of it: it is below 2⁶³.
+        let [a, b, c, d, e, f, g, h, ..] = (square << 1).to_le_bytes();
         roots[place] = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         place += 1;
     }
@@ -50,21 +51,32 @@ pub(super) fn factor(span: Millis, half_life: Seconds) -> u128 {
     if halvings >= PLACES {
         return 0;
     }
-    let rest = (u128::from(span % whole) << PLACES) / u128::from(whole);
     // The bits that are set, from the highest: it is less than a whole.
-    let mut bits = u64::try_from(rest).unwrap_or(u64::MAX) << (u64::BITS - PLACES);
+    let mut bits = fraction(span % whole, whole) << (u64::BITS - PLACES);
     let mut product: u64 = 1 << FINE;
     while bits != 0 {
         let place = bits.leading_zeros();
         bits ^= HIGHEST >> place;
-        let root = ROOTS.get(at(place)).copied().unwrap_or(1 << FINE);
-        let shorter = (u128::from(product) * u128::from(root)) >> FINE;
-        product = u64::try_from(shorter).unwrap_or(u64::MAX);
+        // Both twice as large, so that the upper half is the product in its places.
+        let doubled = u128::from(product << 1) * u128::from(ROOTS[at(place)]);
+        product = u64::try_from(doubled >> u64::BITS).unwrap_or(u64::MAX);
     }
     u128::from(product >> halvings >> (FINE - PLACES))
 }
 
 const HIGHEST: u64 = 1 << 63;
+
+/// `part / whole` in [`PLACES`] binary places, rounded down; `part` is less than `whole`.
+fn fraction(part: u64, whole: u64) -> u64 {
+    const HALF: u32 = PLACES / 2;
+    if whole < 1 << (u64::BITS - HALF) {
+        // As by hand, half of the places at a time.
+        let (high, rest) = ((part << HALF) / whole, (part << HALF) % whole);
+        return (high << HALF) | ((rest << HALF) / whole);
+    }
+    let places = (u128::from(part) << PLACES) / u128::from(whole);
+    u64::try_from(places).unwrap_or(u64::MAX)
+}
 
 /// What counted lately against a tenant or group, as an average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -93,6 +105,9 @@ impl Past {
         if self.average == 0 && counted == GpuMilli::ZERO {
             return 0;
         }
+        if now <= self.at {
+            return self.average;
+        }
         let kept = factor(now.since(self.at), half_life);
         let fresh = (1_u128 << PLACES) - kept;
         ((self.average * kept) >> PLACES) + ((placed(counted) * fresh) >> PLACES)
@@ -106,6 +121,9 @@ impl Past {
 
     /// Counts `amount` as if it had been used for `span` already: the entry penalty.
     pub(super) fn add(&mut self, amount: GpuMilli, span: Seconds, half_life: Seconds) {
+        if span == Seconds::ZERO {
+            return;
+        }
         let fresh = (1_u128 << PLACES) - factor(span.as_millis(), half_life);
         let sum = self.average + ((placed(amount) * fresh) >> PLACES);
         self.average = sum.min(AVERAGE_MAX);
