@@ -166,7 +166,7 @@ pub(crate) fn stand_as_asked(placement: Placement, slices: &[Candidate]) -> bool
 /// How much more of `model` may be granted to the tenant: by its own quota, by what its groups can
 /// lend it and by how much it may borrow.
 pub(crate) fn quota_left(state: &State, tenant: TenantId, model: GpuModel) -> GpuMilli {
-    state.tree.room(tenant, model, &Charges::NONE)
+    state.tree.room(tenant, model, Charges::EMPTY)
 }
 
 /// The posted price of a cluster's model for the request, if it is allowed.

@@ -189,7 +189,7 @@ fn grant(
     }
     let given = offers_of(state, (id, &request.spec), plan, now)?;
     let slices: Vec<Candidate> = given.iter().map(|(_, slice)| *slice).collect();
-    let common = judge(state, request, &slices, &Charges::NONE, now)?;
+    let common = judge(state, request, &slices, Charges::EMPTY, now)?;
     let members = given.iter().map(|(offer, slice)| member(offer, slice)).collect();
     let mut terms = terms(state, (id, request), members, &common)?;
     let notices = given.iter().map(|(offer, _)| offer.terms.recall_notice);

@@ -204,7 +204,7 @@ fn eta(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Eta> {
 fn quota_ends(view: StateView<'_>, id: RequestId) -> Vec<Option<Timestamp>> {
     let StateView { state, now } = view;
     let kept = pledges::kept(state).remove(&id);
-    let lacks = |want: &Want| want.gpu > state.tree.room(want.tenant, want.model, &Charges::NONE);
+    let lacks = |want: &Want| want.gpu > state.tree.room(want.tenant, want.model, Charges::EMPTY);
     let Some(want) = kept.filter(lacks) else { return Vec::new() };
     let top = state.tree.top(want.tenant);
     let leases = state.leases.values().filter(|lease| {
@@ -248,7 +248,7 @@ fn reason(
         }
         let tree = &state.tree;
         let unlimited = allowed_models(problem, request)
-            .map(|model| tree.room_without_borrow_limits(request.tenant, model, &Charges::NONE));
+            .map(|model| tree.room_without_borrow_limits(request.tenant, model, Charges::EMPTY));
         let is_limited = unlimited.max().is_some_and(|room| request.spec.gpu_total() <= room);
         return if is_limited { WaitReason::BorrowLimit } else { WaitReason::Quota };
     }

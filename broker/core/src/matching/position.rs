@@ -9,7 +9,7 @@ use sublet_protocol::money::{MicroCredits, Price};
 use super::order::{Line, queue_key};
 use super::problem::Problem;
 use super::solve::want;
-use crate::quota::{Charges, Standing, standing_with};
+use crate::quota::{Among, Charges, Standing, standing_with};
 use crate::state::Request;
 
 /// So many requests of other tenants are put in order before it; beyond them only those of its own
@@ -57,7 +57,9 @@ pub(super) fn position<'a>(problem: &'a Problem<'a>, id: RequestId, request: &Re
         charge(&mut charges, &models, request);
     }
     let at = (problem.view.now, problem.view.state.policy.half_life);
-    let standing = |charges: &Charges, tenant: TenantId| standing_with(tree, charges, tenant, at);
+    let standing = |charges: &Charges, tenant: TenantId| {
+        standing_with(tree, charges, (tenant, Among::All), at)
+    };
     let mut order: BinaryHeap<Reverse<(Standing, TenantId)>> =
         queues.keys().map(|tenant| Reverse((standing(&charges, *tenant), *tenant))).collect();
     let mut before = 0;

@@ -220,7 +220,7 @@ fn where_quota_is_scarce_victims_are_minimal_and_as_cheap_as_any_set_on_a_hundre
         let has_quota =
             |gone: &[&Victim]| room_without(plain, gone) >= i64::try_from(count).unwrap();
         let whose = (tenant("t0"), model());
-        let short = Short::of(&tree, &Charges::NONE, whose, gpu);
+        let short = Short::of(&tree, Charges::EMPTY, whose, gpu);
         assert_eq!(short.is_met(), has_quota(&[]), "case {case}");
         let of = |set: u32| -> Vec<&Victim> {
             let taken = all.iter().enumerate().filter(|(at, _)| set & 1 << at != 0);

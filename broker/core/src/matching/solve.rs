@@ -16,7 +16,7 @@ use super::problem::{Hopeless, Needs, Problem, Shape};
 use super::reserve::{Fate, Reservations};
 use super::shift::{Granted, Moves, Shifts};
 use super::{Preemption, preempt};
-use crate::quota::{Charges, Obstacle, Standing, Want, standing_with};
+use crate::quota::{Among, Charges, Obstacle, Standing, Want, standing_with};
 use crate::state::{Request, RequestStage, State, StateView};
 use crate::{fit, pledges};
 
@@ -92,9 +92,9 @@ impl Spent {
         self.charges = charges;
     }
 
-    fn standing(&self, view: StateView<'_>, tenant: TenantId) -> Standing {
+    fn standing(&self, view: StateView<'_>, whose: (TenantId, Among)) -> Standing {
         let at = (view.now, view.state.policy.half_life);
-        standing_with(&view.state.tree, &self.charges, tenant, at)
+        standing_with(&view.state.tree, &self.charges, whose, at)
     }
 }
 
@@ -146,8 +146,8 @@ pub(super) trait Source {
 
 /// Where a tenant stands, and its number: of those that stand alike the lower name is first.
 impl Key for (Standing, u32) {
-    fn short(&self) -> u64 {
-        self.0.short()
+    fn short(&self) -> (u64, u32) {
+        self.0.short(self.1)
     }
 }
 
@@ -213,13 +213,15 @@ impl Walk {
     fn tier(&mut self, problem: &mut Problem<'_>, source: &mut dyn Source, tier: Tier) {
         let view = problem.view;
         let tenants = source.tenants(tier);
-        let standings = tenants.iter().map(|tenant| self.standing(view, *tenant));
+        let among = view.state.tree.among(&tenants);
+        let stands = |walk: &Walk, tenant| walk.spent.standing(view, (tenant, among));
+        let standings = tenants.iter().map(|tenant| stands(self, *tenant));
         // Of those that stand alike the lower name is first.
         let mut order = Tournament::of(standings.zip(0..).collect(), (Standing::LAST, u32::MAX));
         while let Some((standing, first)) = order.best().copied() {
             let Some(tenant) = tenants.get(at(first)).copied() else { return };
             // What was given to others of its group moved it back. Standings only grow in a plan.
-            let moved = self.standing(view, tenant);
+            let moved = stands(self, tenant);
             if moved > standing {
                 order.set(first, (moved, first));
                 continue;
@@ -243,20 +245,16 @@ impl Walk {
                     // Who was moved may hold less of what counts for its standing.
                     for (other, no) in tenants.iter().zip(0..) {
                         if order.key(no).is_some() {
-                            order.set(no, (self.standing(view, *other), no));
+                            order.set(no, (stands(self, *other), no));
                         }
                     }
                 }
                 if is_served {
-                    order.set(first, (self.standing(view, tenant), first));
+                    order.set(first, (stands(self, tenant), first));
                     break;
                 }
             }
         }
-    }
-
-    fn standing(&self, view: StateView<'_>, tenant: TenantId) -> Standing {
-        self.spent.standing(view, tenant)
     }
 
     fn has_preempted(&self) -> bool {

@@ -96,43 +96,35 @@ impl Row {
             self.sums.binds_after = tokens;
         }
     }
-}
 
-impl Sums {
     /// A grant of so much; what of it is beyond what is kept, and taken from the group.
     #[inline]
-    pub(super) fn grow(
-        &mut self,
-        more: GpuMilli,
-        kept: GpuMilli,
-        place: Place,
-        at: &Moment,
-    ) -> GpuMilli {
-        let (was, over) = (self.counted(place), self.usage.saturating_sub(kept));
-        self.usage = self.usage.checked_add(more).expect(WITHIN);
-        let is = self.counted(place);
+    pub(super) fn grow(&mut self, more: GpuMilli, place: Place, at: &Moment) -> GpuMilli {
+        let kept = self.sums.local(&self.quota);
+        let sums = &mut self.sums;
+        let (was, over) = (sums.counted(place), sums.usage.saturating_sub(kept));
+        sums.usage = sums.usage.checked_add(more).expect(WITHIN);
+        let is = sums.counted(place);
         if was != is {
-            self.past.advance(at.now, at.half_life, was);
-            self.past.add(is.saturating_sub(was), at.entry_penalty, at.half_life);
+            sums.past.advance(at.now, at.half_life, was);
+            sums.past.add(is.saturating_sub(was), at.entry_penalty, at.half_life);
         }
-        self.raised = at.tokens;
-        self.usage.saturating_sub(kept).saturating_sub(over)
+        sums.raised = at.tokens;
+        self.is_counted = true;
+        sums.usage.saturating_sub(kept).saturating_sub(over)
     }
 
     /// So much is given back; what of it goes back to the group.
     #[inline]
-    pub(super) fn shrink(
-        &mut self,
-        less: GpuMilli,
-        kept: GpuMilli,
-        place: Place,
-        at: &Moment,
-    ) -> GpuMilli {
-        let (was, over) = (self.counted(place), self.usage.saturating_sub(kept));
-        self.usage = self.usage.checked_sub(less).expect(WITHIN);
-        if was != self.counted(place) {
-            self.past.advance(at.now, at.half_life, was);
+    pub(super) fn shrink(&mut self, less: GpuMilli, place: Place, at: &Moment) -> GpuMilli {
+        let kept = self.sums.local(&self.quota);
+        let sums = &mut self.sums;
+        let (was, over) = (sums.counted(place), sums.usage.saturating_sub(kept));
+        sums.usage = sums.usage.checked_sub(less).expect(WITHIN);
+        if was != sums.counted(place) {
+            sums.past.advance(at.now, at.half_life, was);
         }
-        over.saturating_sub(self.usage.saturating_sub(kept))
+        self.is_counted = true;
+        over.saturating_sub(sums.usage.saturating_sub(kept))
     }
 }

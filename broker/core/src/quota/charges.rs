@@ -81,6 +81,9 @@ impl Charges {
     pub(crate) const NONE: Charges =
         Charges { usage: BTreeMap::new(), returned: BTreeMap::new(), spent: BTreeMap::new() };
 
+    /// The same, to look at: it is made once.
+    pub(crate) const EMPTY: &Charges = &Charges::NONE;
+
     /// What is held with what was given away; `row` is that of the spot.
     #[inline]
     pub(super) fn usage(&self, spot: Spot, row: &Row) -> GpuMilli {
@@ -89,10 +92,15 @@ impl Charges {
     }
 
     /// Whether nothing of any model was given to the tenant or group, or given back.
+    #[inline]
     pub(super) fn has_none_of(&self, member: u32) -> bool {
+        (self.usage.is_empty() && self.returned.is_empty()) || self.holds_none_of(member)
+    }
+
+    fn holds_none_of(&self, member: u32) -> bool {
         let all = Spot { member, model: 0 }..=Spot { member, model: u32::MAX };
         let mut both = [&self.usage, &self.returned].into_iter();
-        both.all(|amounts| amounts.is_empty() || amounts.range(all.clone()).next().is_none())
+        both.all(|amounts| amounts.range(all.clone()).next().is_none())
     }
 
     /// Where something was given to the tenant or group.

@@ -43,7 +43,7 @@ impl Tree {
                 Place::Root => GpuMilli::ZERO,
             },
             lendable,
-            left: self.room(id, model, &Charges::NONE),
+            left: self.room(id, model, Charges::EMPTY),
             excess: self.excess(id, model).unwrap_or_default(),
         })
     }

@@ -11,6 +11,7 @@ use sublet_protocol::units::GpuMilli;
 
 use super::charges::Charges;
 use super::rows::Spot;
+use super::share::Among;
 use super::tree::Tree;
 
 /// Where two tenants meet.
@@ -38,6 +39,15 @@ impl Tree {
     /// The topmost group of the tenant, or the tenant.
     pub(crate) fn top(&self, tenant: TenantId) -> TenantId {
         self.path(tenant).last().map_or(tenant, |(id, _)| id)
+    }
+
+    /// Among whom these tenants are.
+    pub(crate) fn among(&self, tenants: &[TenantId]) -> Among {
+        let mut tops = tenants.iter().map(|tenant| self.top(*tenant));
+        match tops.next().is_some_and(|first| tops.all(|top| top == first)) {
+            true => Among::OneTop,
+            false => Among::All,
+        }
     }
 
     /// Where the first tenant meets the second; nowhere if no group joins them, or one is below the

@@ -32,6 +32,6 @@ pub use month::Month;
 pub use node::Node;
 pub use rows::Spot;
 pub(crate) use share::standing_with;
-pub use share::{Standing, share, standing, standing_at};
+pub use share::{Among, Standing, share, standing, standing_at};
 pub use spending::{Spend, Spending};
 pub use tree::{LEVELS_MAX, Tree};

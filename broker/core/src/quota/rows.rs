@@ -228,15 +228,20 @@ impl Rows {
         rows.filter(|(_, row)| row.is_set || row.is_counted)
     }
 
-    /// Keeps up what standings look at, after a change of a row.
+    /// Changes a row of a model that is known, a new one if need be, and keeps up what standings look
+    /// at.
     #[inline]
-    pub(super) fn renew(&mut self, spot: Spot) {
-        let place = self.place(spot);
-        let (Some(member), Some(row)) =
-            (self.members.get_mut(at(spot.member)), self.rows.get_mut(place))
-        else {
-            return;
-        };
+    pub(super) fn change<T>(
+        &mut self,
+        spot: Spot,
+        change: impl FnOnce(&mut Row, &Member) -> T,
+    ) -> T {
+        let mut place = self.place(spot);
+        if place >= self.rows.len() {
+            place = self.fresh_row(spot);
+        }
+        let (member, row) = (&mut self.members[at(spot.member)], &mut self.rows[place]);
+        let changed = change(row, member);
         let (used, is_moving) = row.sums.standing(member.place(), member.terms.weight);
         let was_moving = std::mem::replace(&mut row.is_moving, is_moving);
         let before = std::mem::replace(&mut row.used, used);
@@ -247,14 +252,15 @@ impl Rows {
             let most = self.of(spot.member).map(|(_, row)| row.used).max();
             self.member_mut(spot.member).used = most.unwrap_or(0);
         }
+        changed
     }
 
-    /// The same for all rows of a member.
+    /// Keeps up what standings look at of a member, after its place or its terms have changed.
     pub(super) fn renew_all(&mut self, member: u32) {
         for model in 0..ordinal(self.models.len()) {
             let spot = Spot { member, model };
             if self.row(spot).is_counted {
-                self.renew(spot);
+                self.change(spot, |_, _| ());
             }
         }
     }

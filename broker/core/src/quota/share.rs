@@ -49,41 +49,46 @@ fn weighed(amount: u128, (whole, weight): (GpuMilli, Weight), scale: u128) -> u6
 pub struct Standing {
     /// Follows from the levels, and is ordered as they are: it decides most comparisons.
     short: u64,
+    /// Whether something of the levels is missing in it. Of two that are alike but for that, the one
+    /// with more stands behind.
+    is_cut: bool,
     levels: [u64; LEVELS_MAX],
 }
 
 impl Standing {
     /// Behind everybody.
-    pub const LAST: Standing = Standing { short: u64::MAX, levels: [u64::MAX; LEVELS_MAX] };
+    pub const LAST: Standing =
+        Standing { short: u64::MAX, is_cut: true, levels: [u64::MAX; LEVELS_MAX] };
 
     /// With these levels, of which so many may be other than zero.
     #[inline]
     pub(super) fn of(levels: [u64; LEVELS_MAX], count: usize) -> Standing {
-        let (mut short, mut place) = (0, 0);
-        for level in &levels[..count] {
-            // One after the other, each in as many bits as its first bit tells: that keeps the order,
-            // and so does to cut it off after 64.
+        // The upper levels, one after the other, each in as many bits as its first bit tells: that
+        // keeps the order, and so does to cut it off.
+        let (mut short, mut left) = (0, u64::BITS);
+        for level in &levels[..count.min(LEVELS_SHORT)] {
             if *level >= 1 << OWN_PLACES {
-                short |= (SHARED | level >> 1) >> place;
-                break;
+                short |= (SHARED | level >> 1) >> (u64::BITS - left);
+                return Standing { short, is_cut: true, levels };
             }
-            short |= level << (u64::BITS - OWN_PLACES - 1) >> place;
-            place += OWN_PLACES + 1;
-            if place >= u64::BITS {
-                break;
-            }
+            left -= OWN_PLACES + 1;
+            short |= level << left;
         }
-        Standing { short, levels }
+        let is_cut = levels[LEVELS_SHORT..].iter().any(|level| *level > 0);
+        Standing { short, is_cut, levels }
     }
 
-    /// A number that is never lower than that of one who stands before it.
+    /// Where it stands in two numbers, those that stand alike by a number of theirs: one who comes
+    /// before another has the lower ones, or the same. The two lowest bits of the first may be dropped.
     #[must_use]
     #[inline]
-    pub const fn short(&self) -> u64 {
-        self.short
+    pub fn short(&self, number: u32) -> (u64, u32) {
+        (self.short, if self.is_cut { u32::MAX } else { number })
     }
 }
 
+/// So many levels fit into the short form of a standing, if no level is shared.
+const LEVELS_SHORT: usize = 5;
 /// Begins a level on which more counts than what is used of its own.
 const SHARED: u64 = 1 << 63;
 
@@ -93,16 +98,26 @@ const SCALE: u128 = 1_000_000_000;
 const SHARE_MAX: u64 = (1 << 53) - 1;
 const OWN_PLACES: u32 = 10;
 
+/// Whose standings are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Among {
+    /// All tenants.
+    All,
+    /// Tenants of one topmost group. Its own level tells none of them apart and is left out, so that
+    /// what one of them is given does not change where the others stand.
+    OneTop,
+}
+
 /// Where the tenant stands `now`, with what `charges` has given away already.
 #[must_use]
 pub(crate) fn standing_with(
     tree: &Tree,
     charges: &Charges,
-    tenant: TenantId,
+    (tenant, among): (TenantId, Among),
     at: (Timestamp, Seconds),
 ) -> Standing {
     match tree.rows.number(tenant) {
-        Some(no) => standing_of(tree, charges, no, at),
+        Some(no) => standing_of(tree, charges, (no, among), at),
         None => Standing::LAST,
     }
 }
@@ -110,35 +125,45 @@ pub(crate) fn standing_with(
 /// Where the tenant stands now.
 #[must_use]
 pub fn standing(tree: &Tree, tenant: TenantId, at: (Timestamp, Seconds)) -> Standing {
-    standing_with(tree, &Charges::NONE, tenant, at)
+    standing_with(tree, Charges::EMPTY, (tenant, Among::All), at)
 }
 
 /// Where the tenant of a spot stands now.
 #[must_use]
 #[inline]
-pub fn standing_at(tree: &Tree, spot: Spot, at: (Timestamp, Seconds)) -> Standing {
-    standing_of(tree, &Charges::NONE, spot.member, at)
+pub fn standing_at(tree: &Tree, spot: Spot, among: Among, at: (Timestamp, Seconds)) -> Standing {
+    standing_of(tree, Charges::EMPTY, (spot.member, among), at)
 }
 
-fn standing_of(tree: &Tree, charges: &Charges, no: u32, at: (Timestamp, Seconds)) -> Standing {
-    // From the bottom of the tree up, then the other way round.
-    let (mut levels, mut count, mut next) = ([0; LEVELS_MAX], 0, no);
-    for level in &mut levels {
-        let member = tree.rows.member(next);
-        *level = match member.moving == 0 && charges.has_none_of(next) {
-            true => member.used,
-            false => moving(tree, charges, next, at),
-        };
-        (count, next) = (count + 1, member.parent);
+fn standing_of(
+    tree: &Tree,
+    charges: &Charges,
+    (no, among): (u32, Among),
+    at: (Timestamp, Seconds),
+) -> Standing {
+    let (mut path, mut count, mut next) = ([NONE; LEVELS_MAX], 0, no);
+    for place in &mut path {
+        (*place, count) = (next, count + 1);
+        next = tree.rows.member(next).parent;
         if next == NONE {
             break;
         }
     }
-    levels[..count].reverse();
+    let mut levels = [0; LEVELS_MAX];
+    for (level, no) in levels.iter_mut().zip(path[..count].iter().rev()) {
+        let member = tree.rows.member(*no);
+        let is_told = among == Among::All || member.parent != NONE;
+        *level = match member.moving == 0 && charges.has_none_of(*no) {
+            true => member.used,
+            false if is_told => moving(tree, charges, *no, at),
+            false => 0,
+        };
+    }
     Standing::of(levels, count)
 }
 
 /// One number for one level, of which more counts than what is used of its own.
+#[inline(never)]
 fn moving(tree: &Tree, charges: &Charges, no: u32, at: (Timestamp, Seconds)) -> u64 {
     let own = tree.rows.of(no).filter(|(_, row)| row.is_counted).map(|(spot, _)| spot);
     let given = charges.given(no).filter(|spot| !tree.rows.row(*spot).is_counted);

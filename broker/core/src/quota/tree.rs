@@ -10,7 +10,7 @@ use super::amounts::{Flow, Place, Sums, local, nominal, wide};
 use super::change::{Change, Moment, WITHIN};
 use super::charges::Charges;
 use super::node::Node;
-use super::rows::{Member, NONE, Row, Rows, Spot};
+use super::rows::{NONE, Row, Rows, Spot};
 
 /// Most levels of the tree: a walk to the root is never longer.
 pub const LEVELS_MAX: usize = 8;
@@ -112,12 +112,10 @@ impl Tree {
     pub fn take_at(&mut self, spot: Spot, amount: GpuMilli, at: &Moment) {
         let (mut spot, mut amount) = (spot, amount);
         loop {
-            let Member { parent, .. } = *self.rows.member(spot.member);
-            let row = self.rows.row_mut(spot);
-            let kept = row.sums.local(&row.quota);
-            amount = row.sums.grow(amount, kept, place_below(parent), at);
-            row.is_counted = true;
-            self.rows.renew(spot);
+            let parent;
+            (amount, parent) = self
+                .rows
+                .change(spot, |row, member| (row.grow(amount, member.place(), at), member.parent));
             if amount == GpuMilli::ZERO || parent == NONE {
                 return;
             }
@@ -129,12 +127,10 @@ impl Tree {
     pub fn give_back_at(&mut self, spot: Spot, amount: GpuMilli, at: &Moment) {
         let (mut spot, mut amount) = (spot, amount);
         loop {
-            let Member { parent, .. } = *self.rows.member(spot.member);
-            let row = self.rows.row_mut(spot);
-            let kept = row.sums.local(&row.quota);
-            amount = row.sums.shrink(amount, kept, place_below(parent), at);
-            row.is_counted = true;
-            self.rows.renew(spot);
+            let parent;
+            (amount, parent) = self.rows.change(spot, |row, member| {
+                (row.shrink(amount, member.place(), at), member.parent)
+            });
             if amount == GpuMilli::ZERO || parent == NONE {
                 return;
             }
@@ -144,8 +140,7 @@ impl Tree {
 
     /// Changes quota or hardware of one tenant, and then the sums of its groups.
     fn edit(&mut self, spot: Spot, at: &Moment, edit: impl FnOnce(&mut Quota, &mut Sums)) {
-        let place = self.rows.member(spot.member).place();
-        let up = self.rows.row_mut(spot).edit(place, at, |quota, sums| {
+        let edit = |quota: &mut Quota, sums: &mut Sums| {
             let before = (nominal(quota, sums.hardware), quota.nominal);
             edit(quota, sums);
             let after = (nominal(quota, sums.hardware), quota.nominal);
@@ -155,8 +150,8 @@ impl Tree {
                 usage: 0,
             };
             own.apply(sums);
-        });
-        self.rows.renew(spot);
+        };
+        let up = self.rows.change(spot, |row, member| row.edit(member.place(), at, edit));
         self.propagate(self.rows.member(spot.member).parent, spot.model, up, at);
     }
 
@@ -165,9 +160,9 @@ impl Tree {
         let (mut next, mut change) = (next, change);
         while next != NONE && !change.is_none() {
             let spot = Spot { member: next, model };
-            let place = self.rows.member(next).place();
-            change = self.rows.row_mut(spot).edit(place, at, |_, sums| change.apply(sums));
-            self.rows.renew(spot);
+            change = self.rows.change(spot, |row, member| {
+                row.edit(member.place(), at, |_, sums| change.apply(sums))
+            });
             next = self.rows.member(next).parent;
         }
     }
@@ -245,7 +240,7 @@ impl Tree {
     /// Whether so much may be granted now: whether it is at most the room that there is. Looks no
     /// further up than the tenant borrows for it.
     pub fn has_room(&self, spot: Spot, amount: GpuMilli) -> bool {
-        self.covers(spot, amount, &Charges::NONE)
+        self.covers(spot, amount, Charges::EMPTY)
     }
 
     /// The same, with what `charges` has given away already.

@@ -7,14 +7,24 @@ use super::at;
 pub trait Key: Ord + Clone {
     /// Enough of the key to decide most matches: of two keys that differ here, the one that is lower
     /// here is the lower.
-    fn short(&self) -> u64;
+    fn short(&self) -> (u64, u32);
 }
 
 /// Who won a match.
 #[derive(Debug, Clone, Copy)]
 struct Winner {
-    short: u64,
+    /// Its short key.
+    upper: u64,
+    lower: u32,
     contestant: u32,
+}
+
+impl Winner {
+    #[inline]
+    fn of<K: Key>(key: &K, contestant: u32) -> Winner {
+        let (upper, lower) = key.short();
+        Winner { upper, lower, contestant }
+    }
 }
 
 /// Contestants by their keys, the lowest first.
@@ -36,45 +46,37 @@ impl<K: Key> Tournament<K> {
     pub fn of(contestants: Vec<K>, none: K) -> Tournament<K> {
         let (width, mut keys) = (contestants.len().next_power_of_two(), contestants);
         keys.resize(width, none.clone());
-        let mut winners = vec![Winner { short: none.short(), contestant: 0 }; width];
+        let mut winners = vec![Winner::of(&none, 0); width];
         let leaves = keys.iter().zip(0..);
-        winners.extend(leaves.map(|(key, contestant)| Winner { short: key.short(), contestant }));
-        let mut tree = Tournament { keys, winners, none };
+        winners.extend(leaves.map(|(key, contestant)| Winner::of(key, contestant)));
         for node in (1..width).rev() {
-            tree.winners[node] = tree.first(tree.winners[node * 2], tree.winners[node * 2 + 1]);
+            let [left, right] = [winners[node * 2], winners[node * 2 + 1]];
+            let parts = |winner: Winner| (winner.upper, winner.lower, winner.contestant);
+            winners[node] = if is_first(&keys, parts(right), parts(left)) { right } else { left };
         }
-        tree
-    }
-
-    /// Who wins a match; of equals, the one that is named first.
-    #[inline]
-    fn first(&self, one: Winner, other: Winner) -> Winner {
-        let is_other = match other.short == one.short {
-            true => self.is_before(other.contestant, one.contestant),
-            false => other.short < one.short,
-        };
-        if is_other { other } else { one }
-    }
-
-    fn is_before(&self, one: u32, other: u32) -> bool {
-        self.keys.get(at(one)) < self.keys.get(at(other))
+        Tournament { keys, winners, none }
     }
 
     /// Sets the key of a contestant.
     #[inline]
     pub fn set(&mut self, contestant: u32, key: K) {
-        let mut won = Winner { short: key.short(), contestant };
-        self.keys[at(contestant)] = key;
-        let mut node = self.winners.len() / 2 + at(contestant);
-        loop {
-            let known = std::mem::replace(&mut self.winners[node], won);
+        let Tournament { keys, winners, .. } = self;
+        let mut won = Winner::of(&key, contestant);
+        keys[at(contestant)] = key;
+        let mut node = winners.len() / 2 + at(contestant);
+        winners[node] = won;
+        while node > 1 {
+            let Winner { upper, lower, contestant: other } = winners[node ^ 1];
+            if is_first(keys, (upper, lower, other), (won.upper, won.lower, won.contestant)) {
+                won = Winner { upper, lower, contestant: other };
+            }
+            node /= 2;
+            let winner = &mut winners[node];
             // Another who won here before has won the rest of its matches, too.
-            let is_same = known.contestant == won.contestant && won.contestant != contestant;
-            if is_same || node <= 1 {
+            if winner.contestant == won.contestant && won.contestant != contestant {
                 return;
             }
-            won = self.first(won, self.winners[node ^ 1]);
-            node /= 2;
+            *winner = won;
         }
     }
 
@@ -104,6 +106,21 @@ impl<K: Key> Tournament<K> {
     }
 }
 
+/// Whether the one that is named first wins a match against the other; not if they are equal.
+#[inline(always)]
+fn is_first<K: Ord>(keys: &[K], one: (u64, u32, u32), other: (u64, u32, u32)) -> bool {
+    if one.0 != other.0 {
+        return one.0 < other.0;
+    }
+    one.1 < other.1 || (one.1 == other.1 && is_before(keys, one.2, other.2))
+}
+
+/// As the whole keys say.
+#[inline(never)]
+fn is_before<K: Ord>(keys: &[K], one: u32, other: u32) -> bool {
+    keys.get(at(one)) < keys.get(at(other))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -116,8 +133,8 @@ mod tests {
     const NOBODY: Ranked = (u64::MAX, usize::MAX);
 
     impl Key for Ranked {
-        fn short(&self) -> u64 {
-            self.0 / 3
+        fn short(&self) -> (u64, u32) {
+            (self.0 / 4, u32::from(self.0 % 4 > 1))
         }
     }
 

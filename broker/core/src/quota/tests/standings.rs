@@ -6,7 +6,7 @@ use sublet_protocol::quotas::{TenantTerms, Weight};
 
 use super::super::amounts::{Place, Sums};
 use super::super::charges::{Charges, Want};
-use super::super::{Node, Standing, standing_at, standing_with};
+use super::super::{Among, Node, Standing, standing, standing_at, standing_with};
 use super::*;
 
 const TENANTS: usize = 8;
@@ -136,6 +136,19 @@ fn anew(tree: &Tree, charges: &Charges, id: TenantId, now: u64) -> Vec<u64> {
     levels
 }
 
+/// Those of one topmost group are in the same order without its level.
+#[track_caller]
+fn compare_order(tree: &Tree, charges: &Charges, now: u64) {
+    let when = (at(now).now, HALF_LIFE);
+    let of = |n: usize, among| standing_with(tree, charges, (name(n), among), when);
+    for (n, m) in (0..TENANTS).flat_map(|n| (0..n).map(move |m| (n, m))) {
+        let among = tree.among(&[name(n), name(m)]);
+        assert_eq!(among == Among::OneTop, tree.top(name(n)) == tree.top(name(m)));
+        let order = of(n, Among::All).cmp(&of(m, Among::All));
+        assert_eq!(of(n, among).cmp(&of(m, among)), order, "{n} and {m}");
+    }
+}
+
 #[test]
 fn every_standing_on_random_trees_is_the_one_of_the_formula() {
     let mut random = Random(17);
@@ -147,9 +160,10 @@ fn every_standing_on_random_trees_is_the_one_of_the_formula() {
         }
         let now = made.clock + random.below(3_000);
         for charges in [Charges::NONE, made.charges()] {
+            compare_order(&made.tree, &charges, now);
             for n in 0..TENANTS {
                 let when = (at(now).now, HALF_LIFE);
-                let found = standing_with(&made.tree, &charges, name(n), when);
+                let found = standing_with(&made.tree, &charges, (name(n), Among::All), when);
                 let expected = anew(&made.tree, &charges, name(n), now);
                 assert_eq!(found, Standing::of(expected.try_into().unwrap(), 8), "tenant {n}");
             }
@@ -168,17 +182,21 @@ proptest::proptest! {
     #[test]
     fn standings_are_ordered_as_their_levels_from_the_top(
         pairs in proptest::collection::vec((any_level(), any_level(), 0_u8..3), 8),
+        count in 0_usize..=8,
+        numbers in (0_u32..4, 0_u32..4),
     ) {
         let mut one = [0; 8];
         let mut other = [0; 8];
-        for (at, (a, b, is_other)) in pairs.into_iter().enumerate() {
+        for (at, (a, b, is_other)) in pairs.into_iter().enumerate().take(count) {
             one[at] = a;
             // Mostly equal, so that the lower levels count, too.
             other[at] = if is_other == 0 { b } else { a };
         }
-        let (first, second) = (Standing::of(one, 8), Standing::of(other, 8));
+        let (first, second) = (Standing::of(one, count), Standing::of(other, count));
         proptest::prop_assert_eq!(first.cmp(&second), one.cmp(&other));
-        proptest::prop_assert!(one > other || first.short() <= second.short());
+        let order = (one, numbers.0).cmp(&(other, numbers.1));
+        let short = first.short(numbers.0).cmp(&second.short(numbers.1));
+        proptest::prop_assert!(short == order || short == std::cmp::Ordering::Equal);
     }
 }
 
@@ -198,8 +216,9 @@ fn where_a_tenant_stands_is_the_same_by_its_spot() {
     let when = (at(made.clock).now, HALF_LIFE);
     for n in 0..TENANTS {
         let spot = made.tree.spot(name(n), model()).unwrap();
-        let by_name = standing_with(&made.tree, &Charges::NONE, name(n), when);
-        assert_eq!(standing_at(&made.tree, spot, when), by_name);
+        let whose = (name(n), Among::All);
+        let by_name = standing_with(&made.tree, Charges::EMPTY, whose, when);
+        assert_eq!(standing_at(&made.tree, spot, Among::All, when), by_name);
     }
 }
 
@@ -223,7 +242,7 @@ fn a_tree_is_the_same_whatever_order_its_tenants_and_models_came_in() {
     let [a, b, c] = models();
     let (one, other) = (build([0, 1, 2], [a, b, c]), build([2, 0, 1], [c, b, a]));
     assert_eq!(one, other);
-    let room = |tree: &Tree, n, model| tree.room(name(n), model, &Charges::NONE);
+    let room = |tree: &Tree, n, model| tree.room(name(n), model, Charges::EMPTY);
     for (n, model) in (0..3).flat_map(|n| models().map(|model| (n, model))) {
         assert_eq!(room(&one, n, model), room(&other, n, model));
     }
@@ -259,7 +278,7 @@ fn a_tree_that_was_stored_and_read_back_is_the_same() {
         assert_eq!(again, bytes, "and so are its bytes");
         for n in 0..TENANTS {
             let when = (at(made.clock).now, HALF_LIFE);
-            let stands = |tree: &Tree| standing_with(tree, &Charges::NONE, name(n), when);
+            let stands = |tree: &Tree| standing(tree, name(n), when);
             assert_eq!(stands(&read), stands(&made.tree));
         }
     }

@@ -86,7 +86,7 @@ impl Pair {
 
     /// What may be granted is what is available, and never less than what is kept.
     fn compare_room(&self, n: usize, row: &Row, context: (u64, u64)) {
-        let room = self.tree.room(name(n), model(), &Charges::NONE);
+        let room = self.tree.room(name(n), model(), Charges::EMPTY);
         let spot = self.tree.spot(name(n), model()).unwrap();
         assert!(self.tree.has_room(spot, room));
         assert!(!self.tree.has_room(spot, milli(room.get() + 1)), "{n} of {context:?}");
@@ -185,7 +185,7 @@ fn what_a_plan_gives_away_leaves_the_room_that_a_grant_would() {
                 let spot = base.spot(name(n), model()).unwrap();
                 assert!(base.covers(spot, planned, &charges));
                 assert!(!base.covers(spot, milli(planned.get() + 1), &charges));
-                assert_eq!(planned, pair.tree.room(name(n), model(), &Charges::NONE));
+                assert_eq!(planned, pair.tree.room(name(n), model(), Charges::EMPTY));
                 assert!(pair.tree.excess(name(n), model()).is_none(), "the room was judged");
             }
         }
@@ -216,7 +216,7 @@ fn what_a_plan_takes_back_leaves_the_room_that_an_end_would() {
                 let spot = base.spot(name(n), model()).unwrap();
                 assert!(base.covers(spot, planned, &charges));
                 assert!(!base.covers(spot, milli(planned.get() + 1), &charges));
-                assert_eq!(planned, pair.tree.room(name(n), model(), &Charges::NONE));
+                assert_eq!(planned, pair.tree.room(name(n), model(), Charges::EMPTY));
             }
             let row = base.node(name(n)).unwrap().row(model());
             let kept = row.sums.local(&row.quota);
@@ -245,13 +245,13 @@ fn a_lender_keeps_what_it_does_not_lend_whatever_the_others_take() {
     tree.set_quota(name(1), model(), quota(10, None, Some(4)), &at(0));
     // The others take all they can get: of ten, four.
     for n in 2..4 {
-        let room = tree.room(name(n), model(), &Charges::NONE);
+        let room = tree.room(name(n), model(), Charges::EMPTY);
         tree.take(name(n), model(), room, &at(0));
     }
     assert_eq!(tree.available(name(2), model()), 0);
-    assert_eq!(tree.room(name(1), model(), &Charges::NONE), milli(6));
+    assert_eq!(tree.room(name(1), model(), Charges::EMPTY), milli(6));
     // Also when the group has lost what it lent: its over-admission is not the lender's.
     tree.set_quota(name(1), model(), quota(8, None, Some(2)), &at(0));
     assert_eq!(tree.available(name(1), model()), 4, "by the bare formula");
-    assert_eq!(tree.room(name(1), model(), &Charges::NONE), milli(6));
+    assert_eq!(tree.room(name(1), model(), Charges::EMPTY), milli(6));
 }
