@@ -10,6 +10,7 @@ mod matcher;
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
+use matcher::quotas::Lending;
 use matcher::{Arrival, Cell, Numbers, Size};
 use sublet_core::matching::index::{Leases, PoolNo, Standing};
 use sublet_protocol::ids::LeaseId;
@@ -25,10 +26,22 @@ const NOW: Timestamp = Timestamp::new(1_700_000_000_000);
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["measure", "cycle", gpus, waiting, tenants] => {
-            let size =
-                Size { gpus: gpus.parse()?, waiting: waiting.parse()?, tenants: tenants.parse()? };
-            measure_cycles(size)
+        ["measure", what, gpus, waiting, tenants, lending] => {
+            let lending = match lending {
+                "none" => Lending::None,
+                "rare" => Lending::Rare,
+                _everything => Lending::Everything,
+            };
+            let (gpus, waiting, tenants) = (gpus.parse()?, waiting.parse()?, tenants.parse()?);
+            let size = Size { gpus, waiting, tenants, lending };
+            match what {
+                "cycle" => measure_cycles(size),
+                // What it takes until the cycles begin.
+                _fill => {
+                    println!("{}", Cell::new(size, CYCLES).1.len());
+                    Ok(())
+                }
+            }
         }
         ["measure", "takeback", sizes] => measure_takebacks(sizes == "mixed"),
         // What cargo adds (`--bench`) is of no interest.
@@ -110,12 +123,20 @@ fn measured_takeback(leases: &mut Leases, pool: u32, victims: &mut Vec<(LeaseId,
     victims.len()
 }
 
-/// Runs one case under callgrind: the instructions in the measured function, and what it printed.
-fn count(case: &[&str]) -> anyhow::Result<(u64, u64)> {
+/// All that is measured.
+const ALL: &[&str] = &["measured_"];
+/// What takes its part of a cycle besides the queue and the shelves: whether there is room, a grant
+/// and an end in the tree, where tenants stand, and their order.
+const QUOTAS: [&str; 5] =
+    ["Tree*has_room", "Tree*take_at", "Tree*give_back_at", "standing_of", "Tournament*set"];
+
+/// Runs one case under callgrind: the instructions in functions with such names, and what it printed.
+fn count(case: &[&str], inside: &[&str]) -> anyhow::Result<(u64, u64)> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("counts");
     let mut valgrind = Command::new("valgrind");
-    valgrind.args(["--tool=callgrind", "--toggle-collect=*measured_*"]);
+    valgrind.arg("--tool=callgrind");
+    valgrind.args(inside.iter().map(|name| format!("--toggle-collect=*{name}*")));
     valgrind.arg(format!("--callgrind-out-file={}", file.display()));
     valgrind.arg(std::env::current_exe()?).arg("measure").args(case);
     let output = valgrind.output().context("valgrind did not start: is it installed?")?;
@@ -128,11 +149,27 @@ fn count(case: &[&str]) -> anyhow::Result<(u64, u64)> {
     Ok((total, String::from_utf8_lossy(&output.stdout).trim().parse()?))
 }
 
+/// What a cycle takes, and prints it.
 fn cycle(gpus: u32, waiting: u32, tenants: u32) -> anyhow::Result<u64> {
     let size = [gpus, waiting, tenants].map(|number| number.to_string());
-    let (total, cycles) = count(&["cycle", &size[0], &size[1], &size[2]])?;
+    let (total, cycles) = count(&["cycle", &size[0], &size[1], &size[2], "rare"], ALL)?;
     println!("{gpus:>8} {waiting:>9} {tenants:>8} {:>13}", total / cycles);
     Ok(total / cycles)
+}
+
+/// What of a cycle quotas take, where so much is lent, and prints it.
+fn parts(lending: &str) -> anyhow::Result<()> {
+    let size = ["10000", "100000", "1024", lending];
+    let case = |what| [what, size[0], size[1], size[2], size[3]];
+    let (total, cycles) = count(&case("cycle"), ALL)?;
+    print!("{lending:>12} {:>13}", total / cycles);
+    for part in QUOTAS {
+        let ((with, _), (before, _)) =
+            (count(&case("cycle"), &[part])?, count(&case("fill"), &[part])?);
+        print!(" {:>8}", (with - before) / cycles);
+    }
+    println!();
+    Ok(())
 }
 
 fn report() -> anyhow::Result<()> {
@@ -146,13 +183,18 @@ fn report() -> anyhow::Result<()> {
     }
     let few = cycle(100_000, 100_000, 100)?;
     let many = cycle(100_000, 100_000, 10_000)?;
+    println!("\nOf these, by what is lent (10,000 GPUs, 100,000 waiting)");
+    println!("     lending  instructions     room    grant      end   stands    order");
+    for lending in ["none", "rare", "everything"] {
+        parts(lending)?;
+    }
     println!("\nGrowth, in thousandths");
     println!("  100 times the GPUs      {}", cycles[4] * 1_000 / cycles[0]);
     println!("  10 times the queue      {}", cycles[5] * 1_000 / cycles[4]);
     println!("  100 times the tenants   {}", many * 1_000 / few);
     println!("\nInstructions to take back 64 GPUs among {LEASES} leases, mean of {TAKEBACKS}");
     for sizes in ["single", "mixed"] {
-        let (total, victims) = count(&["takeback", sizes])?;
+        let (total, victims) = count(&["takeback", sizes], ALL)?;
         let each = u64::from(TAKEBACKS);
         let allowed = 2_000 + 300 * victims / each;
         println!(
@@ -163,7 +205,8 @@ fn report() -> anyhow::Result<()> {
     }
     println!("\nBytes of the index structures");
     for waiting in [100_000, 1_000_000] {
-        let (cell, _) = Cell::new(Size { gpus: 1_000, waiting, tenants: 1_024 }, 0);
+        let size = Size { gpus: 1_000, waiting, tenants: 1_024, lending: Lending::Rare };
+        let (cell, _) = Cell::new(size, 0);
         println!(
             "  per waiting request, {waiting:>9} waiting: {}",
             cell.queue.bytes() / cell.queue.len()

@@ -14,11 +14,12 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::Criterion;
+use matcher::quotas::Lending;
 use matcher::{Arrival, Cell, Size};
 use scan::Scan;
 
 const ROUNDS: usize = 5;
-const SIZE: Size = Size { gpus: 100_000, waiting: 100_000, tenants: 1_024 };
+const SIZE: Size = Size { gpus: 100_000, waiting: 100_000, tenants: 1_024, lending: Lending::Rare };
 /// Cycles on one copy of the cell; a measurement of more takes a fresh copy.
 const CYCLES: u32 = 10_000;
 

@@ -2,20 +2,22 @@
 //!
 //! Four models in four clusters each, nodes of eight GPUs, one in twenty GPUs free. Tenants form a
 //! tree of three levels (cell, group, tenant), wait in three tiers, and each asks for single GPUs
-//! of one model per tier. Everything else is leased; each cycle ends the oldest lease of the model
+//! of one model per tier. All parts are the planner's and the rules' own; what is here puts them
+//! together. Everything else is leased; each cycle ends the oldest lease of the model
 //! that it grants, so that as much is free after it as before.
 
 pub(crate) mod quotas;
 
 use sublet_core::matching::index::{
-    ClassKey, ClassNo, FamilyNo, Kind, LotNo, NodeNo, Queue, Shelves, TenantNo, Tournament,
+    ClassKey, ClassNo, FamilyNo, Key, Kind, LotNo, NodeNo, Queue, Shelves, TenantNo, Tournament,
 };
+use sublet_core::quota::Standing;
 use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part};
 use sublet_protocol::ids::{ClusterId, DeviceId, GpuModel, NodeId, RequestId};
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
-use quotas::Quotas;
+use quotas::{Lending, Quotas};
 
 pub(crate) const MODELS: u32 = 4;
 const MODELS_COUNT: usize = 4;
@@ -34,6 +36,7 @@ pub(crate) struct Size {
     pub(crate) gpus: u32,
     pub(crate) waiting: u32,
     pub(crate) tenants: u32,
+    pub(crate) lending: Lending,
 }
 
 /// A request that will be submitted.
@@ -66,7 +69,7 @@ pub(crate) struct Cell {
     pub(crate) queue: Queue,
     pub(crate) shelves: Shelves,
     pub(crate) quotas: Quotas,
-    order: Tournament<u64>,
+    order: Tournament<Place>,
     families: Vec<Family>,
     /// By model: the leases, and which of them ends next.
     leases: [Vec<Lease>; MODELS_COUNT],
@@ -87,7 +90,7 @@ impl Numbers {
 
 pub(crate) fn kind(model: u32, cluster: u32) -> Kind {
     let capacity = Capacity {
-        model: GpuModel::new(&format!("model-{model}")).expect("a name"),
+        model: model_name(model),
         gpu: GpuMilli::DEVICE,
         memory: MiB::new(80_000),
         cpu: CpuMilli::new(16_000),
@@ -115,17 +118,36 @@ pub(crate) fn shelves(gpus: u32) -> Shelves {
     shelves
 }
 
-/// In a tenant's key the tier stands above the share, and the share above the tenant.
-const TIER_SHIFT: u32 = 62;
-const SHARE_SHIFT: u32 = 20;
+/// A tenant's place in the order of service: the highest tier it waits in, then where it stands, then
+/// its number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    tier: u8,
+    standing: Standing,
+    tenant: u32,
+}
+
+const NOBODY: Place = Place { tier: 3, standing: Standing::LAST, tenant: u32::MAX };
+
+impl Key for Place {
+    #[inline]
+    fn short(&self) -> (u64, u32) {
+        let (upper, lower) = self.standing.short(self.tenant);
+        (u64::from(self.tier) << 62 | upper >> 2, lower)
+    }
+}
 
 /// The place of a tier in the order of service.
-fn tier_rank(tier: Tier) -> u64 {
+const fn tier_rank(tier: Tier) -> u8 {
     match tier {
         Tier::Reserved => 0,
         Tier::Standard => 1,
         Tier::Opportunistic => 2,
     }
+}
+
+pub(crate) fn model_name(model: u32) -> GpuModel {
+    GpuModel::new(&format!("model-{model}")).expect("a name")
 }
 
 pub(crate) fn at(number: u32) -> usize {
@@ -140,7 +162,7 @@ impl Cell {
         let lots: Vec<Vec<LotNo>> = (0..MODELS)
             .map(|model| (0..CLUSTERS).map(|c| shelves.lot(&kind(model, c)).0).collect())
             .collect();
-        let mut quotas = Quotas::new(size.tenants, size.gpus);
+        let mut quotas = Quotas::new(size.tenants, size.gpus, size.lending);
         let mut leases: [Vec<Lease>; MODELS_COUNT] = Default::default();
         for gpu in 0..size.gpus {
             let node_number = gpu / NODE_GPUS;
@@ -153,7 +175,7 @@ impl Cell {
                 shelves.put((node, lot), (device, Part::Whole), SLICE_WINDOW);
             } else {
                 let tenant = numbers.below(size.tenants);
-                quotas.charge(tenant, model, 1_000);
+                quotas.take(tenant, model);
                 leases[at(model)].push(Lease { tenant, node, lot, device });
             }
         }
@@ -183,7 +205,7 @@ impl Cell {
             queue.arrive(request, class, at);
         }
         let arrivals = (0..arrivals).map(|number| arrive(size.waiting + number)).collect();
-        let order = Tournament::of(vec![u64::MAX; at(size.tenants)], u64::MAX);
+        let order = Tournament::of(vec![NOBODY; at(size.tenants)], NOBODY);
         let mut cell = Cell { queue, shelves, quotas, order, families, leases, oldest: [0; 4] };
         for tenant in 0..size.tenants {
             cell.rank(tenant);
@@ -191,14 +213,13 @@ impl Cell {
         (cell, arrivals)
     }
 
-    /// A tenant's place in the order: the highest tier it waits in, then its share.
+    /// Puts a tenant where it belongs in the order.
     #[inline]
     fn rank(&mut self, tenant: u32) {
         match self.queue.highest(TenantNo(tenant)) {
             Some(tier) => {
-                let tier = tier_rank(tier) << TIER_SHIFT;
-                let share = self.quotas.share(tenant) << SHARE_SHIFT;
-                self.order.set(tenant, tier | share | u64::from(tenant));
+                let (tier, standing) = (tier_rank(tier), self.quotas.standing(tenant));
+                self.order.set(tenant, Place { tier, standing, tenant });
             }
             None => self.order.leave(tenant),
         }
@@ -206,10 +227,11 @@ impl Cell {
 
     /// A request arrives; the first that can be served is; the oldest lease of its model ends.
     pub(crate) fn cycle(&mut self, arrival: &Arrival) -> Option<RequestId> {
+        self.quotas.advance(arrival.at);
         self.queue.arrive(arrival.request, arrival.class, arrival.at);
         let ClassKey { tenant, tier, .. } = *self.queue.key(arrival.class);
         // Whoever waits in this tier or a higher one stands where it stood.
-        if self.order.key(tenant.0).is_none_or(|key| key >> TIER_SHIFT > tier_rank(tier)) {
+        if self.order.key(tenant.0).is_none_or(|place| place.tier > tier_rank(tier)) {
             self.rank(tenant.0);
         }
         let (request, model) = self.choose()?;
@@ -218,15 +240,14 @@ impl Cell {
     }
 
     fn choose(&mut self) -> Option<(RequestId, u32)> {
-        while let Some(key) = self.order.best() {
-            let tenant = u32::try_from(key & ((1 << SHARE_SHIFT) - 1)).ok()?;
+        while let Some(&Place { tenant, .. }) = self.order.best() {
             let tier = self.queue.highest(TenantNo(tenant))?;
             let (class, request) = self.queue.first(TenantNo(tenant), tier)?;
             let Family { model, lots } = &self.families[at(self.queue.key(class).family.0)];
             let model = *model;
             let best = self.shelves.tightest(lots, 1, WANTED_WINDOW);
-            let has_quota = self.quotas.available(tenant, model) >= 1_000;
-            let Some((lot, node, _, slot)) = best.filter(|_| has_quota) else {
+            let has_room = self.quotas.has_room(tenant, model);
+            let Some((lot, node, _, slot)) = best.filter(|_| has_room) else {
                 // Quotas and free slices are such that this does not happen: the measurement fails
                 // if a cycle grants nothing.
                 self.queue.sleep(class);
@@ -235,7 +256,7 @@ impl Cell {
             };
             let device = self.shelves.device(slot);
             self.shelves.take(slot);
-            self.quotas.charge(tenant, model, 1_000);
+            self.quotas.take(tenant, model);
             self.queue.leave(request);
             self.rank(tenant);
             self.leases[at(model)].push(Lease { tenant, node, lot, device });
@@ -249,7 +270,7 @@ impl Cell {
         let Lease { tenant, node, lot, device } = self.leases[at(model)][*oldest];
         *oldest += 1;
         self.shelves.put((node, lot), (device, Part::Whole), SLICE_WINDOW);
-        self.quotas.release(tenant, model, 1_000);
+        self.quotas.give_back(tenant, model);
         self.rank(tenant);
     }
 

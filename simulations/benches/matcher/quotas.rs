@@ -1,118 +1,123 @@
-//! Quotas of a tree of three levels, per model: what is available through the tree, and charges that
-//! go up as far as they borrow. The formulas are those of `docs/matching.md`.
+//! Who may hold how much: the rules' own tree, of a cell, groups of 32 tenants, and the tenants.
 
-use super::{MODELS, MODELS_COUNT, at};
+use sublet_core::quota::{Among, Moment, Spot, Standing, Tree, standing_at};
+use sublet_protocol::ids::TenantId;
+use sublet_protocol::quotas::{Basis, Quota};
+use sublet_protocol::units::{GpuMilli, Seconds, Timestamp};
+
+use super::{MODELS, MODELS_COUNT, at, model_name};
 
 const GROUP: u32 = 32;
-/// No limit on borrowing: more than there can ever be.
-const UNLIMITED: u64 = u64::MAX / 4;
+const HALF_LIFE: Seconds = Seconds::new(7 * 24 * 3_600);
+/// Each grant counts as if it had run for so long already.
+const ENTRY_PENALTY: Seconds = Seconds::new(60);
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Node {
-    subtree: u64,
-    /// What the others can never borrow.
-    local: u64,
-    usage: u64,
-    borrow_limit: u64,
-    parent: u32,
+/// How what tenants hold relates to what is theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "one of the two programs that share this module uses all of it")]
+pub(crate) enum Lending {
+    /// Each tenant has as much as there is, and lends nothing: nobody borrows.
+    None,
+    /// Each tenant has its part of four times the GPUs, and eight at least, and keeps half of it for
+    /// itself: few hold more than they have, but many use what is lent.
+    Rare,
+    /// The cell has four times the GPUs and the tenants nothing: whatever is held is borrowed.
+    Everything,
 }
 
-/// The root is node 0, then the groups, then the tenants; for each model in a tree of its own.
+impl Lending {
+    fn quotas(self, tenants: u32, gpus: u32) -> [Quota; 2] {
+        let all = 4 * u64::from(gpus) * 1_000 / u64::from(MODELS);
+        let none = Quota::of(GpuMilli::ZERO);
+        match self {
+            Lending::None => {
+                let (nominal, lend_limit) = (GpuMilli::new(all), Some(GpuMilli::ZERO));
+                let (borrow_limit, basis) = (None, Basis::Allowance);
+                [none, Quota { nominal, borrow_limit, lend_limit, basis }]
+            }
+            Lending::Rare => {
+                let nominal = (all / u64::from(tenants)).max(8_000);
+                let lend_limit = Some(GpuMilli::new(nominal / 2));
+                let nominal = GpuMilli::new(nominal);
+                let (borrow_limit, basis) = (None, Basis::Allowance);
+                [none, Quota { nominal, borrow_limit, lend_limit, basis }]
+            }
+            Lending::Everything => [Quota::of(GpuMilli::new(all)), none],
+        }
+    }
+}
+
+/// The tree, and where each tenant's amounts are.
 #[derive(Clone)]
 pub(crate) struct Quotas {
-    /// By node and model.
-    nodes: Vec<Node>,
-    /// What each tenant holds of each model, in thousandths of its quota.
-    shares: Vec<[u64; MODELS_COUNT]>,
-    first_tenant: u32,
+    tree: Tree,
+    spots: Vec<[Spot; MODELS_COUNT]>,
+    moment: Moment,
 }
 
-const ROOT: u32 = 0;
-
-fn place(node: u32, model: u32) -> usize {
-    at(node) * MODELS_COUNT + at(model)
+fn name(kind: &str, number: u32) -> TenantId {
+    TenantId::new(&format!("{kind}-{number}")).expect("a name")
 }
 
 impl Quotas {
-    /// Each tenant has an equal part of four times the GPUs, so that quotas are computed and bind
-    /// nobody; it keeps half of it and lends the rest.
-    pub(crate) fn new(tenants: u32, gpus: u32) -> Quotas {
-        let groups = tenants.div_ceil(GROUP);
-        let nominal = 4 * u64::from(gpus) * 1_000 / u64::from(MODELS) / u64::from(tenants);
-        let local = nominal / 2;
-        let unlimited = Node { borrow_limit: UNLIMITED, parent: ROOT, ..Node::default() };
-        let mut nodes = vec![unlimited; place(1 + groups + tenants, 0)];
-        for (tenant, model) in (0..tenants).flat_map(|t| (0..MODELS).map(move |m| (t, m))) {
-            let group = 1 + tenant / GROUP;
-            let node = &mut nodes[place(1 + groups + tenant, model)];
-            (node.parent, node.subtree, node.local) = (group, nominal, local);
-            for above in [group, ROOT] {
-                nodes[place(above, model)].subtree += nominal - local;
+    pub(crate) fn new(tenants: u32, gpus: u32, lending: Lending) -> Quotas {
+        let now = Timestamp::new(1_700_000_000_000);
+        let moment = Moment { now, half_life: HALF_LIFE, entry_penalty: ENTRY_PENALTY, tokens: 1 };
+        let mut tree = Tree::default();
+        let cell = name("cell", 0);
+        tree.insert(cell, None);
+        for group in 0..tenants.div_ceil(GROUP) {
+            tree.insert(name("group", group), Some(cell));
+        }
+        let [of_cell, of_tenant] = lending.quotas(tenants, gpus);
+        for model in (0..MODELS).map(model_name) {
+            tree.set_quota(cell, model, of_cell, &moment);
+        }
+        for tenant in 0..tenants {
+            let id = name("tenant", tenant);
+            tree.insert(id, Some(name("group", tenant / GROUP)));
+            for model in (0..MODELS).map(model_name) {
+                tree.set_quota(id, model, of_tenant, &moment);
             }
         }
-        let shares = vec![[0; MODELS_COUNT]; at(tenants)];
-        Quotas { nodes, shares, first_tenant: 1 + groups }
+        let spot = |tenant, model| {
+            tree.spot(name("tenant", tenant), model_name(model)).expect("it was just added")
+        };
+        let spots = (0..tenants).map(|tenant| [0, 1, 2, 3].map(|model| spot(tenant, model)));
+        let spots = spots.collect();
+        Quotas { tree, spots, moment }
     }
 
-    /// What a tenant may still hold of a model.
-    ///
-    /// From below: of what is above a node, `x`, its tenant may have `min(x + own, most)`.
-    pub(crate) fn available(&self, tenant: u32, model: u32) -> u64 {
-        let (mut own, mut most) = (0, u64::MAX);
-        let mut node = self.first_tenant + tenant;
-        loop {
-            let Node { parent, subtree, local, usage, borrow_limit } =
-                self.nodes[place(node, model)];
-            if node == ROOT {
-                return most.min(own + subtree.saturating_sub(usage));
-            }
-            own += local.saturating_sub(usage);
-            let lent = subtree - local + borrow_limit;
-            most = most.min(own + lent.saturating_sub(usage.saturating_sub(local)));
-            node = parent;
-        }
+    /// Time has come to `now`.
+    #[inline]
+    pub(crate) const fn advance(&mut self, now: Timestamp) {
+        self.moment.now = now;
+    }
+
+    /// Whether the tenant may get one GPU more.
+    #[inline]
+    pub(crate) fn has_room(&self, tenant: u32, model: u32) -> bool {
+        self.tree.has_room(self.spots[at(tenant)][at(model)], GpuMilli::DEVICE)
+    }
+
+    /// It gets one.
+    #[inline]
+    pub(crate) fn take(&mut self, tenant: u32, model: u32) {
+        self.moment.tokens += 1;
+        let spot = self.spots[at(tenant)][at(model)];
+        self.tree.take_at(spot, GpuMilli::DEVICE, &self.moment);
+    }
+
+    /// It gives one back.
+    #[inline]
+    pub(crate) fn give_back(&mut self, tenant: u32, model: u32) {
+        let spot = self.spots[at(tenant)][at(model)];
+        self.tree.give_back_at(spot, GpuMilli::DEVICE, &self.moment);
     }
 
     #[inline]
-    pub(crate) fn charge(&mut self, tenant: u32, model: u32, amount: u64) {
-        let (mut node, mut amount) = (self.first_tenant + tenant, amount);
-        loop {
-            let here = &mut self.nodes[place(node, model)];
-            let own = here.local.saturating_sub(here.usage);
-            here.usage += amount;
-            if node == ROOT || amount <= own {
-                break;
-            }
-            amount -= own;
-            node = here.parent;
-        }
-        self.note_share(tenant, model);
-    }
-
-    #[inline]
-    pub(crate) fn release(&mut self, tenant: u32, model: u32, amount: u64) {
-        let (mut node, mut amount) = (self.first_tenant + tenant, amount);
-        loop {
-            let here = &mut self.nodes[place(node, model)];
-            let borrowed = here.usage.saturating_sub(here.local);
-            here.usage -= amount;
-            if node == ROOT || borrowed == 0 {
-                break;
-            }
-            amount = amount.min(borrowed);
-            node = here.parent;
-        }
-        self.note_share(tenant, model);
-    }
-
-    fn note_share(&mut self, tenant: u32, model: u32) {
-        let node = &self.nodes[place(self.first_tenant + tenant, model)];
-        self.shares[at(tenant)][at(model)] = node.usage * 1_000 / node.subtree.max(1);
-    }
-
-    /// The dominant share: the most, over the models, of what is held in thousandths of the quota.
-    #[inline]
-    pub(crate) fn share(&self, tenant: u32) -> u64 {
-        self.shares[at(tenant)].iter().copied().max().unwrap_or(0)
+    pub(crate) fn standing(&self, tenant: u32) -> Standing {
+        let Moment { now, half_life, .. } = self.moment;
+        standing_at(&self.tree, self.spots[at(tenant)][0], Among::OneTop, (now, half_life))
     }
 }

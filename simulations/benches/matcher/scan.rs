@@ -1,5 +1,6 @@
 //! The partner in the comparison: the same cycle by looking at everything.
 
+use sublet_core::quota::Standing;
 use sublet_protocol::ids::RequestId;
 
 use crate::matcher::quotas::Quotas;
@@ -30,14 +31,14 @@ pub(crate) struct Scan {
 impl Scan {
     pub(crate) fn new(size: Size) -> Scan {
         let mut numbers = Numbers(0x5eed_0123_4567_89ab);
-        let mut quotas = Quotas::new(size.tenants, size.gpus);
+        let mut quotas = Quotas::new(size.tenants, size.gpus, size.lending);
         let (mut free, mut leases) = (Vec::new(), <[Vec<(u32, u32)>; 4]>::default());
         for gpu in 0..size.gpus {
             let is_free = numbers.below(20) == 0;
             if !is_free {
                 let tenant = numbers.below(size.tenants);
                 let model = gpu / NODE_GPUS % MODELS;
-                quotas.charge(tenant, model, 1_000);
+                quotas.take(tenant, model);
                 leases[at(model)].push((gpu, tenant));
             }
             free.push(is_free);
@@ -63,9 +64,12 @@ impl Scan {
     /// A request arrives; the first that can be served is; the oldest lease ends.
     pub(crate) fn cycle(&mut self, arrival: &Arrival) -> Option<RequestId> {
         self.arrive(arrival.request, arrival.at.get());
-        let shares: Vec<u64> = (0..self.tenants).map(|tenant| self.quotas.share(tenant)).collect();
+        self.quotas.advance(arrival.at);
+        let standings: Vec<Standing> =
+            (0..self.tenants).map(|tenant| self.quotas.standing(tenant)).collect();
         let first = self.waiting.iter().enumerate().min_by_key(|(_, waiting)| {
-            (waiting.tier, shares[at(waiting.tenant)], waiting.tenant, waiting.submitted_at)
+            let standing = &standings[at(waiting.tenant)];
+            (waiting.tier, standing, waiting.tenant, waiting.submitted_at)
         });
         let (place, waiting) = first.map(|(place, waiting)| (place, *waiting))?;
         let mut tightest: Option<(usize, usize)> = None;
@@ -81,18 +85,18 @@ impl Scan {
         let (_, node) = tightest?;
         let first = node * at(NODE_GPUS);
         let gpu = (first..first + at(NODE_GPUS)).find(|gpu| self.free[*gpu])?;
-        if self.quotas.available(waiting.tenant, waiting.model) < 1_000 {
+        if !self.quotas.has_room(waiting.tenant, waiting.model) {
             return None;
         }
         self.free[gpu] = false;
-        self.quotas.charge(waiting.tenant, waiting.model, 1_000);
+        self.quotas.take(waiting.tenant, waiting.model);
         self.waiting.swap_remove(place);
         let model = at(waiting.model);
         self.leases[model].push((u32::try_from(gpu).expect("a u32"), waiting.tenant));
         let (gpu, tenant) = self.leases[model][self.oldest[model]];
         self.oldest[model] += 1;
         self.free[at(gpu)] = true;
-        self.quotas.release(tenant, waiting.model, 1_000);
+        self.quotas.give_back(tenant, waiting.model);
         Some(waiting.request)
     }
 }
