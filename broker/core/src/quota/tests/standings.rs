@@ -62,9 +62,9 @@ impl Made {
                 self.tree.set_terms(id, TenantTerms { weight, ..TenantTerms::default() }, &moment);
             }
             9 => {
-                let parent = name(random.below(TENANTS as u64) as usize);
-                if !self.tree.is_within(parent, id) {
-                    self.tree.set_parent(id, Some(parent), &moment);
+                let parent = random.perhaps(TENANTS as u64).map(|parent| name(parent as usize));
+                if parent.is_none_or(|parent| !self.tree.is_within(parent, id)) {
+                    self.tree.set_parent(id, parent, &moment);
                 }
             }
             _given => {
