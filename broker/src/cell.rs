@@ -36,10 +36,12 @@ use crate::driver::{self, DriverHandle};
 use crate::error::{Chain, Error};
 use crate::folders;
 use crate::forward::Answering;
+use crate::ledger_key;
 use crate::machine::CellMachine;
 use crate::raft::{self, Identity, Raft};
 use crate::records::Subscription;
 use crate::relay::{Reader, Relay, WorkloadError};
+use crate::scrub;
 
 /// Most records that one call returns.
 pub const RECORDS_MAX: usize = 1_000;
@@ -86,10 +88,18 @@ impl Cell {
     pub async fn open(config: Config) -> Result<Self, Error> {
         let (folder, path) = folder(config.data_dir)?;
         let (ledger, cell) = (path.join("ledger"), config.cell);
-        let opened = tokio::task::spawn_blocking(move || Journal::open_or_rebuild(&ledger, cell));
-        let opened = opened.await.map_err(|_| Error::Stopped)?.map_err(Error::Ledger)?;
-        let machine =
-            CellMachine::new(config.cell, opened.journal, config.checks, config.snapshot_records);
+        let key = ledger_key::load(&config.ledger_key)?;
+        let opened = tokio::task::spawn_blocking(move || {
+            let mut journal = Journal::open_or_rebuild(&ledger, cell)?.journal;
+            match key {
+                Some(key) => journal.sign_with(key)?,
+                None => tracing::info!("no key of the ledger: checkpoints are not signed here"),
+            }
+            Ok(journal)
+        });
+        let journal = opened.await.map_err(|_| Error::Stopped)?.map_err(Error::Ledger)?;
+        let (checks, snapshots) = (config.checks, config.snapshot_records);
+        let machine = CellMachine::new(config.cell, journal, checks, snapshots);
         let machine = Arc::new(machine);
         let mut options =
             raft::Options::new(path.join("raft"), config.cell.as_str(), config.node_id);
@@ -122,6 +132,7 @@ impl Cell {
         let parts = Arc::new(parts);
         answering.begin(&parts);
         divergence::watch(&parts, on_fatal);
+        scrub::watch(&parts);
         let driver = Arc::new(driver::start(Arc::clone(&parts)));
         Ok(Self { parts, driver })
     }

@@ -30,6 +30,22 @@ pub struct Peers {
     pub security: Security,
 }
 
+/// The key that signs the ledger's checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LedgerKey {
+    /// This broker signs nothing.
+    None,
+    /// The one in this file, if it is there.
+    File(PathBuf),
+    /// The one in this file; if it is not there, it is made under this name.
+    Made {
+        /// The file.
+        file: PathBuf,
+        /// The name, which is the ledger's origin: without spaces and plus signs.
+        origin: String,
+    },
+}
+
 /// The settings of [`Cell::open`](crate::cell::Cell::open). [`Config::new`] has the defaults.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -57,6 +73,8 @@ pub struct Config {
     /// Size in bytes at which the raft log begins a new file; files that are purged go as a whole.
     /// Default 32 MiB.
     pub log_file_bytes: usize,
+    /// The key that signs checkpoints at seals. Default: none.
+    pub ledger_key: LedgerKey,
     /// What happens when storage fails or this replica diverges. Default: the process aborts.
     pub on_fatal: FatalHook,
 }
@@ -76,6 +94,7 @@ impl Config {
             clock: ClockKind::Real,
             snapshot_records: 16_384,
             log_file_bytes: 32 * 1024 * 1024,
+            ledger_key: LedgerKey::None,
             on_fatal: FatalHook::abort(),
         }
     }

@@ -72,6 +72,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The key that signs checkpoints cannot be read or made.
+    #[error("the ledger's key {} cannot be used", path.display())]
+    LedgerKey {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        source: io::Error,
+    },
     /// The replicated log failed or refused.
     #[error("the replicated log failed")]
     Raft(#[source] raft::Error),

@@ -15,14 +15,17 @@ mod feed;
 mod folders;
 mod forward;
 pub mod http;
+mod ledger_key;
 mod link;
 mod machine;
 pub mod members;
 pub mod metrics;
+mod proofs;
 pub mod raft;
 pub mod records;
 pub mod relay;
 mod roots;
+mod scrub;
 mod segments;
 mod snapshot;
 

@@ -48,6 +48,8 @@ pub const PLAN: &str = "sublet_broker_plan_duration_seconds";
 pub const CLOCK: &str = "sublet_broker_agent_clock_offset_seconds";
 /// Gauge. Agents whose wall clock was measured, by `state` (`right`, `off`, `far`).
 pub const CLOCKS: &str = "sublet_broker_agent_clocks";
+/// Counter. Sealed segments of the ledger that were read again, by `result` (`good`, `bad`).
+pub const SCRUBBED: &str = "sublet_ledger_segments_read_total";
 /// Counter. Bytes of guest output lost on their way.
 pub const OUTPUT_LOST: &str = "sublet_broker_output_lost_bytes_total";
 /// Counter. Calls of the HTTP API, by `route` (as in the OpenAPI document, or `none`) and `status`.
@@ -76,6 +78,7 @@ pub fn describe() {
     describe_histogram!(PLAN, Unit::Seconds, "Time to make one plan.");
     describe_histogram!(CLOCK, Unit::Seconds, "By how much an agent's wall clock is off.");
     describe_gauge!(CLOCKS, "Agents whose wall clock was measured, by state.");
+    describe_counter!(SCRUBBED, "Sealed segments that were read again, by result.");
     describe_counter!(CALLS, "Calls of the HTTP API, by route and status.");
     describe_histogram!(CALL, Unit::Seconds, "Time until the answer to a call begins, by route.");
     describe_counter!(OUTPUT_LOST, Unit::Bytes, "Bytes of guest output lost on their way.");
@@ -156,6 +159,10 @@ pub(crate) fn clocks_are(state: ClockState, count: usize) {
         ClockState::Far => "far",
     };
     gauge!(CLOCKS, "state" => state).set(float(count));
+}
+
+pub(crate) fn segment_read(is_good: bool) {
+    counter!(SCRUBBED, "result" => if is_good { "good" } else { "bad" }).increment(1);
 }
 
 pub(crate) fn output_lost(bytes: u64) {

@@ -1,5 +1,7 @@
 //! Flags of every command, and what a command needs to do its work.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use sublet_protocol::ids::TenantId;
 
@@ -36,6 +38,9 @@ pub(super) struct Global {
         value_name = "FORM"
     )]
     output: Format,
+    /// Write what names the record of the change to this file, for `sublet-audit check-proof`.
+    #[arg(long, global = true, value_name = "FILE")]
+    receipt: Option<PathBuf>,
     /// No colours. NO_COLOR does the same.
     #[arg(long, global = true)]
     no_color: bool,
@@ -47,15 +52,16 @@ pub(super) struct Context {
     pub(super) printer: Printer,
     given: Given,
     acting: Option<TenantId>,
+    receipt: Option<PathBuf>,
 }
 
 impl Context {
     /// From the flags.
     pub(super) fn new(global: Global) -> Context {
-        let Global { server, token, profile, acting, output, no_color } = global;
+        let Global { server, token, profile, acting, output, receipt, no_color } = global;
         let color = if no_color { Color::Never } else { Color::Auto };
         let printer = Printer::new(output, color);
-        Context { printer, given: Given { server, token, profile }, acting }
+        Context { printer, given: Given { server, token, profile }, acting, receipt }
     }
 
     /// What flags, environment and profile say together.
@@ -72,7 +78,7 @@ impl Context {
     pub(super) fn client_as(&self, mut roles: Vec<Role>) -> Outcome<Client> {
         let settings = self.settings()?;
         roles.retain(|role| settings.credentials.has(*role));
-        Ok(Client::new(settings, Wanted { tenant: self.acting, roles }))
+        Ok(Client::new(settings, Wanted { tenant: self.acting, roles }, self.receipt.clone()))
     }
 
     /// Whom to act for, if it was said.

@@ -6,7 +6,7 @@ use sublet_protocol::api::VerifyView;
 use super::amounts::show_money;
 use super::global::Context;
 use crate::failure::{Exit, Failure, Outcome};
-use crate::output::{Column, Table};
+use crate::output::{self, Column, Table};
 
 /// Check and read the ledger.
 #[derive(Debug, Subcommand)]
@@ -17,6 +17,10 @@ pub(super) enum Ledger {
     State(State),
     /// Show the accounts of the double-entry books.
     Accounts(Accounts),
+    /// Print the newest signed checkpoint: keep it for the next audit.
+    Checkpoint(Checkpoint),
+    /// Get the proof that a record is in the ledger.
+    Prove(Prove),
 }
 
 /// Have every record, hash, segment and posting checked. Exit code 1 if anything is wrong.
@@ -31,6 +35,19 @@ pub(super) struct State {}
 #[derive(Debug, Args)]
 pub(super) struct Accounts {}
 
+/// Print the newest signed checkpoint: keep it for the next audit. The key that stands beside it
+/// proves nothing against whoever runs the server: take it from elsewhere.
+#[derive(Debug, Args)]
+pub(super) struct Checkpoint {}
+
+/// Get the proof that a record is in the ledger, for `sublet-audit check-proof`.
+#[derive(Debug, Args)]
+pub(super) struct Prove {
+    /// The record's index, as its receipt names it.
+    #[arg(long)]
+    index: u64,
+}
+
 impl Ledger {
     /// Does it.
     pub(super) fn run(self, context: &Context) -> Outcome<Exit> {
@@ -38,6 +55,8 @@ impl Ledger {
             Ledger::Verify(Verify {}) => verify(context),
             Ledger::State(State {}) => state(context).map(|()| Exit::Done),
             Ledger::Accounts(Accounts {}) => accounts(context).map(|()| Exit::Done),
+            Ledger::Checkpoint(Checkpoint {}) => checkpoint(context).map(|()| Exit::Done),
+            Ledger::Prove(Prove { index }) => prove(context, index).map(|()| Exit::Done),
         }
     }
 }
@@ -74,6 +93,32 @@ fn state(context: &Context) -> Outcome<()> {
         ("last record", state.time.to_string()),
     ];
     context.printer.item(&state, &fields)
+}
+
+fn checkpoint(context: &Context) -> Outcome<()> {
+    let Some(found) = context.client()?.signed_checkpoint()? else {
+        let what = "there is no signed checkpoint";
+        return Err(Failure::new(Exit::NotFound, what)
+            .because("nothing is sealed yet, or this broker does not have the ledger's key"));
+    };
+    match context.printer.is_data() {
+        false => output::print(&found.note),
+        true => context.printer.item(&found, &[("note", found.note.clone())]),
+    }
+}
+
+fn prove(context: &Context, index: u64) -> Outcome<()> {
+    let Some(found) = context.client()?.proof(index)? else {
+        let what = format!("there is no proof of record {index}");
+        return Err(Failure::new(Exit::NotFound, what).because(
+            "it is not sealed yet (at most ten minutes), not yours, or not there; \
+             or this broker does not have the ledger's key",
+        ));
+    };
+    match context.printer.is_data() {
+        false => output::print(&found.proof),
+        true => context.printer.item(&found, &[("proof", found.proof.clone())]),
+    }
 }
 
 fn accounts(context: &Context) -> Outcome<()> {

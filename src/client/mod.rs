@@ -11,6 +11,7 @@ mod sse;
 
 use std::cell::RefCell;
 use std::io::{BufReader, Read};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -43,6 +44,8 @@ pub(crate) struct Client {
     settings: Settings,
     wanted: Wanted,
     agent: ureq::Agent,
+    /// Where the receipt of the first change goes, if it is wanted; taken once it is written.
+    receipt: RefCell<Option<PathBuf>>,
     token: RefCell<Option<(Instant, Option<String>)>>,
 }
 
@@ -60,14 +63,15 @@ enum Try {
 
 impl Client {
     /// A client for what the settings say; `wanted` narrows the rights of its tokens.
-    pub(crate) fn new(settings: Settings, wanted: Wanted) -> Client {
+    pub(crate) fn new(settings: Settings, wanted: Wanted, receipt: Option<PathBuf>) -> Client {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_MAX))
             .timeout_recv_response(Some(ANSWER_MAX))
             .user_agent(concat!("sublet/", env!("CARGO_PKG_VERSION")))
             .build();
-        Client { settings, wanted, agent: config.into(), token: RefCell::new(None) }
+        let (receipt, token) = (RefCell::new(receipt), RefCell::new(None));
+        Client { settings, wanted, agent: config.into(), receipt, token }
     }
 
     /// What the client was made from.
@@ -121,7 +125,21 @@ impl Client {
     ) -> Outcome<T> {
         let key = crate::random::hex()?;
         let response = self.send(method, path, body, Some(&key))?;
+        self.keep_receipt(response.headers())?;
         self.read(path, response)
+    }
+
+    /// Writes the receipt of the first change that has one, if it is wanted.
+    fn keep_receipt(&self, headers: &HeaderMap) -> Outcome<()> {
+        let Some(text) = headers.get("sublet-receipt").and_then(|value| value.to_str().ok()) else {
+            return Ok(());
+        };
+        let Some(file) = self.receipt.take() else { return Ok(()) };
+        std::fs::write(&file, format!("{text}\n")).map_err(|error| {
+            let what =
+                format!("the change was made; its receipt cannot be written to {}", file.display());
+            Failure::new(Exit::Failed, what).because(error).hint(format!("it is: {text}"))
+        })
     }
 
     /// Opens a stream of events, after the one with the id `last`. One try.
@@ -302,7 +320,7 @@ mod tests {
     fn client(server: String) -> Client {
         let credentials = Credentials::None;
         let settings = Settings { server, credentials, origin: "a test".to_owned() };
-        Client::new(settings, Wanted::default())
+        Client::new(settings, Wanted::default(), None)
     }
 
     #[test]

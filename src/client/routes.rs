@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 use sublet_protocol::api::{
-    AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, ClusterCreate, ClusterView,
-    LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage, ParentSet, ParentView, PlanView,
-    PriceSet, PriceView, QuotaSet, QuotaView, RecallCreate, RecallView, RequestView, StatusView,
-    TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
+    AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, CheckpointView, ClusterCreate,
+    ClusterView, LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage, ParentSet, ParentView,
+    PlanView, PriceSet, PriceView, ProofView, QuotaSet, QuotaView, RecallCreate, RecallView,
+    RequestView, StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use ureq::http::Method;
@@ -120,6 +120,16 @@ impl Client {
     /// Checks the whole ledger.
     pub(crate) fn verify(&self) -> Outcome<VerifyView> {
         self.get("/v1/ledger/verify")
+    }
+
+    /// The newest signed checkpoint, if there is one.
+    pub(crate) fn signed_checkpoint(&self) -> Outcome<Option<CheckpointView>> {
+        self.find("/v1/ledger/checkpoint")
+    }
+
+    /// The proof that a record is in the ledger, if it is sealed and the caller may see it.
+    pub(crate) fn proof(&self, index: u64) -> Outcome<Option<ProofView>> {
+        self.find(&format!("/v1/ledger/proofs/{index}"))
     }
 
     /// How far the ledger is.

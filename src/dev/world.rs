@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sublet_broker::auth::{KeySet, Verifier};
-use sublet_broker::config::Checks;
+use sublet_broker::config::{Checks, LedgerKey};
 use sublet_broker::http::{self, Server};
 use sublet_broker::{Cell, Config, clock::ClockKind};
 use sublet_protocol::ids::{CellId, TenantId};
@@ -23,6 +23,7 @@ use super::summary::{Accounts, Invariants, Ledger, Summary, resident_mib_max};
 use super::{Settings, agents, setup, trace};
 use crate::config::{Profile, Role, has_default, remove_if_ours, write};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::server::{LEDGER_KEY, origin};
 use crate::{keys, output};
 
 /// The name of the profile that is written.
@@ -300,6 +301,8 @@ async fn open(id: CellId, folder: &Folder, pace: Pace) -> Outcome<Cell> {
     config.policy = pace.policy();
     config.data_dir = Some(folder.cell());
     config.checks = Checks::Always;
+    let (file, origin) = (folder.cell().join(LEDGER_KEY), origin(id));
+    config.ledger_key = LedgerKey::Made { file, origin };
     config.clock = ClockKind::Scaled(pace.0);
     Cell::open(config).await.map_err(|error| broken(&error))
 }

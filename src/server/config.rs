@@ -16,6 +16,9 @@
 //! listen = "127.0.0.1:8080"           # plain HTTP: TLS is the reverse proxy's
 //! url = "http://10.0.0.1:8080"        # where callers find it
 //!
+//! [ledger]                            # may be left out
+//! key = "ledger.key"                  # signs checkpoints; default: ledger.key in data_dir
+//!
 //! [auth]                              # whose tokens are taken
 //! issuer = "ops"
 //! audience = "sublet"                 # default
@@ -39,6 +42,9 @@ use sublet_protocol::ids::{CellId, KeyId};
 use crate::failure::{Failure, Outcome};
 use crate::suggest::nearest;
 
+/// The key that signs the ledger's checkpoints, in a broker's data folder.
+pub(crate) const LEDGER_KEY: &str = "ledger.key";
+
 /// The audience of tokens unless it is said.
 const AUDIENCE: &str = "sublet";
 
@@ -51,7 +57,15 @@ struct File {
     data_dir: PathBuf,
     peers: PeersTable,
     api: ApiTable,
+    #[serde(default)]
+    ledger: LedgerTable,
     auth: AuthTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LedgerTable {
+    key: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -99,6 +113,8 @@ pub(super) struct Settings {
     pub(super) url: String,
     pub(super) issuer: String,
     pub(super) audience: String,
+    /// Where the key that signs the ledger's checkpoints is, if this broker has it.
+    pub(super) ledger_key: PathBuf,
     pub(super) keys: BTreeMap<KeyId, PathBuf>,
 }
 
@@ -121,7 +137,7 @@ impl Settings {
     }
 
     fn parse(text: &str, folder: &Path) -> Result<Settings, Wrong> {
-        let File { cell, broker, data_dir, peers, api, auth } =
+        let File { cell, broker, data_dir, peers, api, ledger, auth } =
             toml::from_str(text).map_err(|error| Wrong::of(&error))?;
         if broker == 0 {
             return Err(Wrong::new("broker: brokers are numbered from 1"));
@@ -140,10 +156,12 @@ impl Settings {
         }
         let from_here = |path: PathBuf| folder.join(path);
         let keys = auth.keys.into_iter().map(|(id, path)| (id, from_here(path)));
+        let data_dir = from_here(data_dir);
         Ok(Settings {
             cell,
             broker,
-            data_dir: from_here(data_dir),
+            ledger_key: ledger.key.map_or_else(|| data_dir.join(LEDGER_KEY), from_here),
+            data_dir,
             security: security(&peers, folder)?,
             peers_listen: peers.listen,
             address: peers.address,
@@ -249,6 +267,9 @@ ops-1 = "ops-1.pub.pem"
         assert_eq!(settings.security, Security::Plain);
         assert_eq!(settings.url, "http://127.0.0.1:8080");
         assert_eq!(settings.audience, "sublet");
+        assert_eq!(settings.ledger_key, Path::new("/etc/sublet/data/ledger.key"));
+        let named = parse(&format!("{GOOD}[ledger]\nkey = \"keys/l\"\n")).unwrap();
+        assert_eq!(named.ledger_key, Path::new("/etc/sublet/keys/l"));
         let tls = GOOD.replace(
             "plain = true",
             "authority = \"ca.pem\"\ncertificate = \"/keys/b.pem\"\nkey = \"b.key\"",

@@ -8,14 +8,17 @@ mod config;
 use std::path::Path;
 
 use sublet_broker::auth::{KeySet, Verifier};
+use sublet_broker::config::LedgerKey;
 use sublet_broker::http::{self, Server};
 use sublet_broker::raft::{Begin, Role};
 use sublet_broker::{Cell, Config};
+use sublet_protocol::ids::CellId;
 use sublet_protocol::policy::Policy;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output;
+pub(crate) use config::LEDGER_KEY;
 use config::Settings;
 
 /// Runs the broker until it is told to stop.
@@ -49,6 +52,11 @@ fn block_on(work: impl Future<Output = Outcome<Exit>>) -> Outcome<Exit> {
     result
 }
 
+/// The name under which a cell's ledger is known, and that of the key that signs it.
+pub(crate) fn origin(cell: CellId) -> String {
+    format!("{cell}.sublet/ledger")
+}
+
 /// The cell's settings, without a word on what an empty folder means.
 fn cell_config(settings: &Settings, begin: Begin) -> Config {
     let mut config = Config::new(settings.cell);
@@ -57,17 +65,25 @@ fn cell_config(settings: &Settings, begin: Begin) -> Config {
     config.peers = Some(settings.peers());
     config.begin = begin;
     config.policy = Policy::default();
+    config.ledger_key = LedgerKey::File(settings.ledger_key.clone());
     config
 }
 
 async fn found(settings: Settings) -> Outcome<Exit> {
-    let opened = Cell::open(cell_config(&settings, Begin::Found)).await;
+    let mut config = cell_config(&settings, Begin::Found);
+    let (file, origin) = (settings.ledger_key.clone(), origin(settings.cell));
+    config.ledger_key = LedgerKey::Made { file, origin };
+    let opened = Cell::open(config).await;
     let cell = opened.map_err(|error| broken("cannot found the cell", &error))?;
     cell.shutdown().await;
     let (name, broker) = (settings.cell, settings.broker);
     output::print(&format!(
-        "cell {name} has been founded; its only broker is {broker}, in {}\n",
-        settings.data_dir.display()
+        "cell {name} has been founded; its only broker is {broker}, in {}\n\
+         the key that signs its ledger is {}: copy it to the other brokers, and give auditors\n\
+         the line in {}\n",
+        settings.data_dir.display(),
+        settings.ledger_key.display(),
+        settings.data_dir.join("ledger/archive/ledger.pub").display(),
     ))?;
     Ok(Exit::Done)
 }

@@ -7,6 +7,7 @@
     reason = "tests may stop on a surprise"
 )]
 
+mod audit;
 mod bad_input;
 mod brokers;
 mod cell;

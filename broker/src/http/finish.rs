@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use super::app::App;
 use super::error::ApiError;
 use super::extract::authenticate;
+use super::receipt::with_receipt;
 use crate::metrics;
 
 /// How long a call may take until its answer begins.
@@ -96,7 +97,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
         }
         Ok(caller) => {
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            with_receipt(request, next).await
         }
         Err(error) => error.into_response(),
     }

@@ -11,6 +11,7 @@ use sublet_protocol::refusals::Rejection;
 use super::app::App;
 use super::error::ApiError;
 use super::extract::{Call, first_half};
+use super::receipt;
 use crate::cell::RECORDS_MAX;
 
 /// A change that a caller asks for.
@@ -68,6 +69,9 @@ fn refused(rejection: Rejection) -> ApiError {
 /// The records of the command that made record `first`.
 fn made(app: &App, first: u64) -> Result<Change, ApiError> {
     let mut records = app.cell.records(first, RECORDS_MAX)?;
+    if let Some(record) = records.first() {
+        receipt::note(app, record)?;
+    }
     let cause = records.first().map(|record| record.cause);
     records.retain(|record| Some(record.cause) == cause);
     Ok(Change::Made(records))

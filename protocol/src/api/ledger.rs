@@ -97,6 +97,63 @@ pub struct VerifyView {
     pub findings: Vec<String>,
 }
 
+/// A signed checkpoint of the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CheckpointView {
+    /// Which ledger it is of.
+    pub origin: String,
+    /// How many records it covers.
+    pub size: u64,
+    /// The RFC 6962 root over them, as 64 hex digits.
+    pub root: String,
+    /// The public key, as NAME+HASH+KEY. Take it from elsewhere if it is to prove anything.
+    pub key: String,
+    /// The signed note (C2SP `tlog-checkpoint`).
+    pub note: String,
+}
+
+/// A proof that a record is in the ledger.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ProofView {
+    /// The record.
+    pub index: u64,
+    /// How many records the checkpoint covers.
+    pub size: u64,
+    /// The proof (C2SP `tlog-proof`), to be kept in a file for `sublet-audit check-proof`.
+    pub proof: String,
+}
+
+/// What shows that a ledger extends an earlier one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExtensionView {
+    /// How many records the earlier one has.
+    pub from: u64,
+    /// The consistency proof of RFC 6962, 2.1.2, in base64.
+    pub hashes: Vec<String>,
+    /// The later checkpoint, a signed note.
+    pub note: String,
+}
+
+/// What names a record at the moment it is acknowledged: the header `Sublet-Receipt`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Receipt {
+    /// Which ledger it is in.
+    pub origin: String,
+    /// Its index.
+    pub index: u64,
+    /// Its leaf hash, as 64 hex digits.
+    pub leaf: String,
+    /// Its ledger time.
+    pub time: Time,
+}
+
 /// One account of the double-entry books.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

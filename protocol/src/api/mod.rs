@@ -35,7 +35,10 @@ pub use cell::{BrokerAdd, BrokerRole, BrokerView, CellView};
 pub use leases::{
     AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen, RecallCreate, RecallView,
 };
-pub use ledger::{AccountView, LedgerState, RecordView, VerifyView};
+pub use ledger::{
+    AccountView, CheckpointView, ExtensionView, LedgerState, ProofView, Receipt, RecordView,
+    VerifyView,
+};
 pub use offers::{FilterCount, OfferPage, OfferPrice, OfferView};
 pub use plan::{
     EffectiveValue, NearMissView, Origin, PlanOutcome, PlanView, PreemptionTerms, WhyView,

@@ -10,6 +10,7 @@ mod page;
 mod plan;
 mod policy;
 mod prices;
+mod proofs;
 mod requests;
 mod status;
 mod tenants;
@@ -78,6 +79,9 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(ledger::records))
         .routes(routes!(ledger::verify))
         .routes(routes!(ledger::accounts))
+        .routes(routes!(proofs::checkpoint))
+        .routes(routes!(proofs::inclusion))
+        .routes(routes!(proofs::extension))
         .routes(routes!(watch::watch))
         .routes(routes!(status::status))
         .routes(routes!(cell::show))

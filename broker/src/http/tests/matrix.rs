@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 37] = [
+const ROUTES: [(&str, &str, &[&str]); 40] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -55,6 +55,9 @@ const ROUTES: [(&str, &str, &[&str]); 37] = [
     ("get", "/v1/why/{id}", READERS),
     ("get", "/v1/ledger/state", READERS),
     ("get", "/v1/ledger/records", READERS),
+    ("get", "/v1/ledger/checkpoint", READERS),
+    ("get", "/v1/ledger/proofs/{index}", READERS),
+    ("get", "/v1/ledger/extension", READERS),
     ("get", "/v1/status", READERS),
     ("get", "/v1/cell", &["auditor", "cell auditor", "operator"]),
     ("post", "/v1/cell/brokers", &["operator"]),
@@ -78,6 +81,7 @@ fn concrete(path: &str) -> String {
         .replace("{request}", "r-00000000000000000000000001")
         .replace("{lease}", "l-00000000000000000000000001")
         .replace("{broker}", "9")
+        .replace("{index}", "3")
         .replace("{id}", "l-00000000000000000000000001")
 }
 

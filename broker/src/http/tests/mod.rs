@@ -8,6 +8,7 @@ mod document;
 mod life;
 mod matrix;
 mod page;
+mod proofs;
 mod serving;
 mod support;
 mod watching;

@@ -26,7 +26,7 @@ use tower::Service;
 
 use crate::auth::testing;
 use crate::cell::Cell;
-use crate::config::{Checks, Config};
+use crate::config::{Checks, Config, LedgerKey};
 use crate::http::app::App;
 use crate::http::routes;
 use crate::raft::FatalHook;
@@ -167,6 +167,9 @@ impl World {
         let mut config = Config::new(CellId::new("lab").unwrap());
         config.checks = Checks::Always;
         config.on_fatal = FatalHook::new(|reason| tracing::error!(%reason, "fatal"));
+        let keys = tempfile::tempdir().unwrap();
+        let (file, origin) = (keys.path().join("key"), "lab.sublet/ledger".to_owned());
+        config.ledger_key = LedgerKey::Made { file, origin };
         let cell = Cell::open(config).await.unwrap();
         let (hub, link) = in_process::link();
         cell.attach(link).await.unwrap();
