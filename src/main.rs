@@ -17,6 +17,7 @@ mod server;
 mod signals;
 mod suggest;
 mod units;
+mod witness;
 
 use std::process::ExitCode;
 

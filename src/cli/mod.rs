@@ -18,6 +18,7 @@ mod status;
 mod tenant;
 mod token;
 mod why;
+mod witness;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,9 @@ enum Command {
     /// Check and read the ledger.
     #[command(subcommand)]
     Ledger(ledger::Ledger),
+    /// Watch that ledgers only grow, and sign that they did.
+    #[command(subcommand)]
+    Witness(witness::Witness),
     /// Show and add tenants.
     #[command(subcommand)]
     Tenant(tenant::Tenant),
@@ -128,6 +132,7 @@ fn run(cli: Cli) -> Outcome<Exit> {
         Command::Cell(cell) => return cell.run(&context),
         Command::Lease(lease) => return lease.run(&context),
         Command::Ledger(ledger) => return ledger.run(&context),
+        Command::Witness(witness) => return witness.run(&context),
         Command::Offers(offers) => offers.run(&context)?,
         Command::Why(why) => why.run(&context)?,
         Command::Events(events) => return events.run(&context),

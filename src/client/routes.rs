@@ -3,9 +3,10 @@
 use serde_json::Value;
 use sublet_protocol::api::{
     AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, CheckpointView, ClusterCreate,
-    ClusterView, LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage, ParentSet, ParentView,
-    PlanView, PriceSet, PriceView, ProofView, QuotaSet, QuotaView, RecallCreate, RecallView,
-    RequestView, StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
+    ClusterView, ExtensionView, LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage,
+    ParentSet, ParentView, PlanView, PriceSet, PriceView, ProofView, QuotaSet, QuotaView,
+    RecallCreate, RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet,
+    TermsView, VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use ureq::http::Method;
@@ -130,6 +131,11 @@ impl Client {
     /// The proof that a record is in the ledger, if it is sealed and the caller may see it.
     pub(crate) fn proof(&self, index: u64) -> Outcome<Option<ProofView>> {
         self.find(&format!("/v1/ledger/proofs/{index}"))
+    }
+
+    /// What shows that the newest checkpoint extends the first `from` records, if it does.
+    pub(crate) fn extension(&self, from: u64) -> Outcome<Option<ExtensionView>> {
+        self.find(&format!("/v1/ledger/extension?from={from}"))
     }
 
     /// How far the ledger is.

@@ -166,13 +166,18 @@ impl<'a> Chain<'a> {
     /// was kept from before.
     pub(super) fn end(&mut self) -> Result<(), Bad> {
         let sealed = self.frontier.size();
-        let Signatures { is_pinned, signed, witnessed, .. } = self.signatures;
+        let Signatures { is_pinned, signed, .. } = self.signatures;
         let mut kept: Vec<&Checkpoint> = self.trust.against.iter().collect();
         kept.sort_by_key(|checkpoint| checkpoint.head().size);
         for checkpoint in kept {
             let TreeHead { size, root } = checkpoint.head();
             match self.roots.get(&size).copied().flatten() {
-                Some(found) if found == root => self.confirmed = size,
+                Some(found) if found == root => {
+                    self.confirmed = size;
+                    if !self.trust.witnesses.is_empty() && self.trust.is_witnessed(checkpoint) {
+                        self.signatures.witnessed = self.signatures.witnessed.max(size);
+                    }
+                }
                 Some(found) => return Err(self.contradiction(checkpoint, found)),
                 None => {
                     let finding = Finding::RolledBack { size, found: sealed };
@@ -184,7 +189,7 @@ impl<'a> Chain<'a> {
             return Err(Bad { index: signed, finding: Finding::NotSigned });
         }
         let is_wanted = !self.trust.witnesses.is_empty() && sealed > 0;
-        if is_wanted && witnessed == 0 {
+        if is_wanted && self.signatures.witnessed == 0 {
             return Err(Bad { index: 0, finding: Finding::NotWitnessed });
         }
         Ok(())

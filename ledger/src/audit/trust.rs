@@ -11,7 +11,7 @@ pub struct Trust {
     pub key: Option<PublicKey>,
     /// Witnesses, each with a key of its own.
     pub witnesses: Vec<PublicKey>,
-    /// How many of them have to have signed some checkpoint of the folder.
+    /// How many of them have to have signed some checkpoint, of the folder or of those kept.
     pub witnesses_required: usize,
     /// Checkpoints of this ledger that were kept from before or come from elsewhere.
     pub against: Vec<Checkpoint>,
