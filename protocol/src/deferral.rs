@@ -17,7 +17,7 @@ pub struct Window {
     pub until: Timestamp,
 }
 
-/// When a request may start.
+/// Which hours a request would rather start in, and how long it may wait for them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Deferral {
@@ -28,7 +28,7 @@ pub struct Deferral {
     /// The off-peak windows until `start_by`, in order and apart; empty if it was not asked to wait
     /// for them.
     pub windows: Vec<Window>,
-    /// From here on it may start at any time.
+    /// Its last chance: later than this it is not to wait.
     pub start_by: Timestamp,
 }
 
@@ -46,7 +46,13 @@ impl Deferral {
         self.windows.len() <= WINDOWS_MAX && has_length && are_apart && in_time
     }
 
-    /// The first instant from `at` on at which the request may start.
+    /// Whether a start then is one that was asked for: in a window, or at the last chance.
+    #[must_use]
+    pub fn asks_for(&self, at: Timestamp) -> bool {
+        at <= self.start_by && self.opens_at(at) == at
+    }
+
+    /// The first instant from `at` on that is in a window, or not before the last chance.
     #[must_use]
     pub fn opens_at(&self, at: Timestamp) -> Timestamp {
         let at = at.max(self.not_before.unwrap_or(Timestamp::ZERO));
@@ -57,7 +63,7 @@ impl Deferral {
         open.map_or(self.start_by, |window| window.from.max(at))
     }
 
-    /// Until when the request may start if it may at `at`: for ever if nothing is named.
+    /// When the window that is open at `at` closes; nothing if it does not before the last chance.
     #[must_use]
     pub fn closes_at(&self, at: Timestamp) -> Option<Timestamp> {
         if at >= self.start_by {
@@ -98,6 +104,19 @@ mod tests {
         // A window that ends where everything opens does not close.
         let last = Deferral { start_by: at(40), ..nights() };
         assert_eq!((last.closes_at(at(35)), last.opens_at(at(40))), (None, at(40)));
+    }
+
+    #[test]
+    fn it_asks_for_its_windows_and_for_its_last_chance() {
+        let asked = [10, 19, 30, 39, 50];
+        for instant in 0..60 {
+            assert_eq!(nights().asks_for(at(instant)), in_rows(instant, &asked), "{instant}");
+        }
+    }
+
+    /// Whether the instant is in a span whose first and last are in the rows, or the one left over.
+    fn in_rows(instant: u64, rows: &[u64]) -> bool {
+        rows.chunks(2).any(|span| span[0] <= instant && instant <= *span.last().unwrap_or(&span[0]))
     }
 
     #[test]

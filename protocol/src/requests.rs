@@ -270,16 +270,11 @@ impl RequestSpec {
         within(self.deferral.as_deref().is_none_or(Deferral::is_sound), SpecError::Deferral)
     }
 
-    /// The first instant from `at` on at which it may start.
+    /// It does not start before this.
     #[must_use]
-    pub fn opens_at(&self, at: Timestamp) -> Timestamp {
-        self.deferral.as_ref().map_or(at, |deferral| deferral.opens_at(at))
-    }
-
-    /// Until when it may start if it may at `at`: for ever if nothing is named.
-    #[must_use]
-    pub fn closes_at(&self, at: Timestamp) -> Option<Timestamp> {
-        self.deferral.as_ref().and_then(|deferral| deferral.closes_at(at))
+    pub fn not_before(&self) -> Timestamp {
+        let asked = self.deferral.as_ref().and_then(|deferral| deferral.not_before);
+        asked.unwrap_or(Timestamp::ZERO)
     }
 
     /// The share of GPUs of all members together.

@@ -2,6 +2,7 @@
 //! tenant has now.
 
 use sublet_core::State;
+use sublet_core::matching::LATE_MAX;
 use sublet_core::quota::Node;
 use sublet_protocol::api::{DeferCreate, RequestCreate};
 use sublet_protocol::calendar::Calendar;
@@ -80,7 +81,12 @@ fn resolved(
         let detail = "no off-peak hours are set for the tenant: an operator sets them";
         ApiError::content("CALENDAR_MISSING", "/defer/off_peak", detail)
     })?;
-    let start_by = by_deadline.unwrap_or_else(|| begin.after(PATIENCE)).min(horizon);
+    // A promised start may be late by a moment: that must not make the end late.
+    let in_time = |last: Timestamp| {
+        let millis = last.get().checked_sub(LATE_MAX.as_millis().get());
+        millis.map_or(begin, |millis| begin.max(Timestamp::new(millis)))
+    };
+    let start_by = by_deadline.map_or_else(|| begin.after(PATIENCE), in_time).min(horizon);
     let found = calendar::windows(calendar, begin, start_by);
     let mut windows = found.map_err(|error| {
         ApiError::content("CALENDAR_INVALID", "/defer/off_peak", error.to_string())
@@ -111,6 +117,11 @@ mod tests {
         text.parse::<Time>().unwrap().0
     }
 
+    fn hours(from: &str, until: &str) -> OffPeak {
+        let (from, until) = (from.parse().unwrap(), until.parse().unwrap());
+        OffPeak { days: Day::ALL.into(), from, until }
+    }
+
     fn nights(days: &[Day]) -> Calendar {
         let (from, until) = ("22:00".parse().unwrap(), "06:00".parse().unwrap());
         let off_peak = vec![OffPeak { days: days.iter().copied().collect(), from, until }];
@@ -137,10 +148,10 @@ mod tests {
             found.windows,
             [
                 window("2026-11-30T21:00:00Z", "2026-12-01T05:00:00Z"),
-                window("2026-12-01T21:00:00Z", "2026-12-01T22:30:00Z"),
+                window("2026-12-01T21:00:00Z", "2026-12-01T22:25:00Z"),
             ]
         );
-        assert_eq!(found.start_by, at("2026-12-01T22:30:00Z"));
+        assert_eq!(found.start_by, at("2026-12-01T22:25:00Z"));
         assert!(found.is_sound());
     }
 
@@ -160,6 +171,17 @@ mod tests {
         let asked = asked(None, true, Some("2026-12-01T12:00:00Z"));
         let found = resolved(&asked, HOUR, Some(&nights(&[Day::Sat])), noon()).unwrap();
         assert_eq!((found.windows.len(), found.opens_at(noon())), (0, noon()));
+    }
+
+    #[test]
+    fn who_has_no_time_to_spare_does_not_wait() {
+        // An hour of work and five minutes to spare: its last chance is now.
+        for (deadline, waits) in [("13:05:00Z", false), ("13:05:00.001Z", true)] {
+            let by = format!("2026-11-30T{deadline}");
+            let late = Calendar { off_peak: vec![hours("12:30", "23:00")], ..nights(&Day::ALL) };
+            let found = resolved(&asked(None, true, Some(&by)), HOUR, Some(&late), noon()).unwrap();
+            assert_eq!(found.start_by > noon(), waits, "{deadline}");
+        }
     }
 
     #[test]

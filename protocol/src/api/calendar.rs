@@ -41,12 +41,12 @@ pub struct DeferCreate {
     /// Not before this.
     #[serde(default)]
     pub not_before: Option<Time>,
-    /// In the off-peak hours of its tenant; outside of them only when it could not be over by its
-    /// deadline any more, or after seven days without one. Default false.
+    /// In the off-peak hours of its tenant, if a start in them, or in time for its deadline (within seven
+    /// days without one), can be promised; else as soon as it can. Default false.
     #[serde(default)]
     pub off_peak: bool,
-    /// When it should be over. A request that could not be is refused; one that could, may start at
-    /// any time from its last chance on. It is not ended by this.
+    /// When it should be over. A request that could not be is refused; one that could, waits for better
+    /// hours only while it is promised a start in time. It is not ended by this.
     #[serde(default)]
     pub deadline: Option<Time>,
 }

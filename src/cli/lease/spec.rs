@@ -62,8 +62,8 @@ pub(super) struct Spec {
     /// Not before this, as 2026-12-01T22:00:00+01:00 or, from now on, as 8h.
     #[arg(long, value_parser = parse_when, value_name = "WHEN", allow_hyphen_values = true)]
     not_before: Option<When>,
-    /// In the off-peak hours of your tenant; outside of them only if the deadline could not be met any
-    /// more, or after a week without one.
+    /// In the off-peak hours of your tenant, if a start in time can be promised: by the deadline, or
+    /// within a week without one. Else as soon as it can.
     #[arg(long)]
     off_peak: bool,
     /// When it should be over, as 2026-12-02T08:00:00+01:00 or, from now on, as 20h.

@@ -32,7 +32,7 @@ pub(crate) fn decide_group(state: &State, group: &PlanGroup, now: Timestamp) -> 
         PlanGroup::Grant { .. } | PlanGroup::Preempt { .. } => true,
         PlanGroup::Promise { .. } | PlanGroup::Withdraw { .. } => false,
     };
-    if is_start && request.is_paused(now) {
+    if is_start && state.is_paused(id, request, now) {
         return Err(Rejection::RequestPaused);
     }
     match group {

@@ -193,7 +193,8 @@ pub(super) fn change(problem: &Problem<'_>, id: RequestId, request: &Request) ->
     }
     let slots = problem.nodes.iter().map(|node| node.slots.len()).sum::<usize>();
     let mut trial = Trial { problem, id, request, left: STEPS_MAX / slots.max(1) };
-    if request.is_paused(now) {
+    let is_paused = problem.view.state.is_paused(id, request, now);
+    if is_paused || problem.reservations.would_rest(id, request).is_some() {
         return trial.first(std::iter::once(Change::AtAnyTime));
     }
     let capacities = || {

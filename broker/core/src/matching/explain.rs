@@ -169,11 +169,22 @@ fn explanation(problem: &Problem<'_>, id: RequestId, request: &Request) -> Expla
         pledged,
         promised: problem.reservations.start_of(id),
         eta: eta(problem, id, request),
-        deferred_until: Some(request.opens_at(problem.view.now))
-            .filter(|opens_at| *opens_at > problem.view.now),
+        deferred_until: deferred_until(problem, id, request),
         change: advice::change(problem, id, request),
         unmet: advice::unmet(problem.view.state, &request.spec),
     }
+}
+
+/// Until when the request waits for better hours, or pauses; nothing if it does neither.
+fn deferred_until(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Timestamp> {
+    let StateView { state, now } = problem.view;
+    let opens_at = state.opens_at(id, request, now);
+    if opens_at > now {
+        return Some(opens_at);
+    }
+    // The next plan will have it rest.
+    problem.reservations.would_rest(id, request)?;
+    request.spec.deferral.as_ref().map(|deferral| deferral.opens_at(now))
 }
 
 /// When the request will start: with what is being freed for it, with what it has reserved, else
@@ -192,7 +203,7 @@ fn eta(problem: &Problem<'_>, id: RequestId, request: &Request) -> Option<Eta> {
     let spent = Spent::default();
     let start = |ends| problem.reservations.estimate(&spent, (id, request), ends);
     let reserved = problem.reservations.start_of(id);
-    let opens_at = request.opens_at(now);
+    let opens_at = state.opens_at(id, request, now);
     let latest = reserved.or_else(|| start(Ends::Bought).map(|start| start.at));
     let latest = latest?.max(opens_at);
     let earliest = start(Ends::Predicted).map_or(latest, |start| start.at.min(latest));
@@ -238,7 +249,7 @@ fn reason(
     near_misses: &[NearMiss],
 ) -> WaitReason {
     let state = problem.view.state;
-    if request.is_paused(problem.view.now) {
+    if deferred_until(problem, id, request).is_some() {
         return WaitReason::Deferred;
     }
     if request.spec.gpu_total() > quota_left(problem, request) {
@@ -331,7 +342,7 @@ pub fn what_if_within(
         paused_until: None,
     };
     let mut problem = Problem::within(view, limits);
-    if request.is_paused(view.now) {
+    if deferred_until(&problem, id, &request).is_some() {
         let explanation = explanation(&problem, id, &request);
         return WhatIf { outcome: WhatIfOutcome::Wait(explanation), hold: None };
     }

@@ -111,6 +111,8 @@ pub fn plan_with(index: &mut index::Index, view: StateView<'_>, limits: &Limits)
     index::plan_with(index, view, limits)
 }
 
+pub use reserve::LATE_MAX;
+
 #[cfg(test)]
 pub(crate) use preempt::tests::victims_are_those_of_a_look_at_everything;
 #[cfg(test)]

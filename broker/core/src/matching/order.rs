@@ -29,7 +29,7 @@ pub(super) fn lines(state: &State, now: Timestamp) -> Vec<Line<'_>> {
     let mut lines = Lines::new();
     for id in &state.waiting {
         let request = &state.requests[id];
-        if request.is_paused(now) {
+        if state.is_paused(*id, request, now) {
             continue;
         }
         let tier = request.spec.class.tier();

@@ -311,8 +311,8 @@ pub(crate) fn victims_are_those_of_a_look_at_everything(view: StateView<'_>) -> 
         let (known, plain) = (known.map(|one| told(one.1)), plain.map(|one| told(one.1)));
         assert_eq!(known, plain, "for {id}");
         let Ok(group) = known else { continue };
-        let is_free_to_ask =
-            matches!(request.stage, RequestStage::Waiting) && !request.is_paused(view.now);
+        let is_free_to_ask = matches!(request.stage, RequestStage::Waiting)
+            && !view.state.is_paused(*id, request, view.now);
         if is_free_to_ask && view.state.pledged.is_empty() {
             let judged = decide_group(view.state, &group, view.now);
             assert!(judged.is_ok(), "{group:?}: {judged:?}");

@@ -29,20 +29,24 @@ use super::openings::{Ends, over_by};
 use super::problem::Shape;
 use super::solve::Spent;
 use super::supply::{Kind, Supply};
-use crate::state::{PROMISES_MAX, Request, StateView};
+use crate::state::{PROMISES_MAX, Request, RequestStage, StateView};
 
 use keeps::Keeps;
 pub(crate) use keeps::{Devices, device};
+use start::Hours;
 pub(crate) use start::all_there_at;
 
 /// This many requests of a tier hold reservations at once (conservative backfill). Beyond them each
 /// tenant's first request that finds no room still takes one (EASY backfill).
 pub(super) const CONSERVATIVE_MAX: usize = 100;
+/// As long as fewer promises than this stand, requests may rest until better hours: what is left is for
+/// those that find no room.
+pub(super) const RESTING_MAX: usize = PROMISES_MAX / 5 * 4;
 /// Most nodes and slices that one plan looks at for new starts; a search that has begun is ended.
 const STEPS_MAX: usize = 1_000_000;
 /// A start that is missed by less is not taken for broken: a guest has its grace after the bought
 /// end, and its agent a moment to offer the slice again.
-const LATE_MAX: Seconds = Seconds::new(5 * 60);
+pub const LATE_MAX: Seconds = Seconds::new(5 * 60);
 /// How long a slice whose lease has ended may take to be offered again: as long as an offer stands
 /// by default.
 const RETURN_MAX: Seconds = Seconds::new(15 * 60);
@@ -97,6 +101,8 @@ struct Held {
     model: GpuModel,
     total: GpuMilli,
     start: Timestamp,
+    /// Whether it rests until a start that it asked for.
+    hours: Hours,
 }
 
 /// What a request holds in the future, or why nothing.
@@ -140,11 +146,11 @@ pub(super) struct Reservations<'a> {
     served: BTreeSet<RequestId>,
     /// Slices that this plan has granted, with the end of that at the latest.
     taken: BTreeMap<SliceId, Timestamp>,
-    /// Shapes for which no start is known.
-    barren: BTreeSet<Shape>,
+    /// Shapes for which no start in these hours is known.
+    barren: BTreeSet<(Hours, Shape)>,
     /// Nodes and slices looked at.
     steps: Cell<usize>,
-    /// How many hold one in each tier.
+    /// How many of those that do not rest hold one in each tier.
     count: BTreeMap<Tier, usize>,
 }
 
@@ -181,7 +187,13 @@ impl<'a> Reservations<'a> {
         for (_, _, id, request, promise) in promised {
             let there = own.known.and_then(|known| known.promises.there_at(id));
             match own.keepable((id, request), promise, there) {
-                Ok(start) => own.hold_at(id, request, &start, there.map(|(_, places)| places)),
+                Ok(start) => {
+                    let hours = match view.state.rests(id, request) {
+                        true => Hours::Asked,
+                        false => Hours::Any,
+                    };
+                    own.hold_at((id, request), &start, there.map(|(_, places)| places), hours);
+                }
                 Err(cause) => {
                     own.broken.insert(id, cause);
                 }
@@ -340,6 +352,37 @@ impl<'a> Reservations<'a> {
         }
     }
 
+    /// A reservation for a request that asked to wait for better hours than these: it rests from then
+    /// on. Nothing if it may start now, holds a promise, or there is no such start in time.
+    pub(super) fn rest(
+        &mut self,
+        spent: &Spent,
+        id: RequestId,
+        request: &Request,
+    ) -> Option<PlanGroup> {
+        let is_full = self.held.len() + self.broken.len() >= RESTING_MAX;
+        if is_full || !self.may_rest(id, request) {
+            return None;
+        }
+        let start = self.search_in(spent, (id, request), Hours::Asked).ok()?;
+        Some(self.promise(id, request, &start, PromiseCause::Queued))
+    }
+
+    /// The start for which the request would rest if it were its turn.
+    pub(super) fn would_rest(&self, id: RequestId, request: &Request) -> Option<Start> {
+        let supply = self.may_rest(id, request).then(|| self.supply())?;
+        self.place(supply, &Spent::default(), (id, request), Hours::Asked)
+    }
+
+    /// Whether the request asked to wait for better hours than these, and was promised nothing yet.
+    fn may_rest(&self, id: RequestId, request: &Request) -> bool {
+        let now = self.view.now;
+        let waits = request.spec.deferral.as_ref().is_some_and(|asked| asked.opens_at(now) > now);
+        let is_waiting = matches!(request.stage, RequestStage::Waiting);
+        let is_promised = self.concern(id) || self.view.state.promises.contains_key(&id);
+        waits && is_waiting && !is_promised
+    }
+
     /// An earlier start for one of the reservations, if one has become possible. Which one is tried
     /// moves on with the journal.
     pub(super) fn improve(&mut self, spent: &Spent) -> Option<PlanGroup> {
@@ -353,8 +396,9 @@ impl<'a> Reservations<'a> {
         let turn = usize::try_from(state.next_index()).unwrap_or(0).checked_rem(tried.len())?;
         let id = *tried.get(turn)?;
         let request = state.requests.get(&id)?;
-        let known = self.held.get(&id)?.start;
-        let start = self.search(spent, id, request).ok()?;
+        // Who rests waits for what it asked for, although it could start in between.
+        let Held { start: known, hours, .. } = *self.held.get(&id)?;
+        let start = self.search_in(spent, (id, request), hours).ok()?;
         let gain = known.since(start.at).as_seconds_floor();
         let wait = known.since(now).as_seconds_floor();
         let is_worth_it = gain >= EARLIER_MIN && gain.get() >= wait.get() / EARLIER_PART;
@@ -372,9 +416,13 @@ impl<'a> Reservations<'a> {
         (id, request): (RequestId, &Request),
         ends: Ends,
     ) -> Option<Start> {
+        let first = |supply: &Supply| {
+            let in_hours = |hours| self.place(supply, spent, (id, request), hours);
+            in_hours(Hours::Asked).or_else(|| in_hours(Hours::Any))
+        };
         match ends {
-            Ends::Bought => self.place(self.supply(), spent, id, request),
-            Ends::Predicted => self.place(&Supply::of(self.view, ends), spent, id, request),
+            Ends::Bought => first(self.supply()),
+            Ends::Predicted => first(&Supply::of(self.view, ends)),
         }
     }
 
@@ -391,7 +439,7 @@ impl<'a> Reservations<'a> {
         if self.held.len() + self.broken.len() >= PROMISES_MAX {
             return false;
         }
-        !self.own(tenant).any(|(_, held)| held.tier == tier)
+        !self.own(tenant).any(|(_, held)| held.tier == tier && held.hours == Hours::Any)
             || (count < CONSERVATIVE_MAX && self.has_quota_now(spent, request))
     }
 
@@ -416,17 +464,22 @@ impl<'a> Reservations<'a> {
         cause: PromiseCause,
     ) -> PlanGroup {
         let (at, not_before, slices) = (start.at, start.not_before, start.slices.clone());
-        self.hold_at(id, request, start, None);
+        let deferral = request.spec.deferral.as_ref();
+        let hours = match deferral.is_some_and(|deferral| deferral.asks_for(at)) {
+            true => Hours::Asked,
+            false => Hours::Any,
+        };
+        self.hold_at((id, request), start, None, hours);
         PlanGroup::Promise { request: id, start: at, not_before, slices, cause }
     }
 
     /// Keeps slices from a start on; `places` are the numbers of their GPUs, if they are known.
     fn hold_at(
         &mut self,
-        id: RequestId,
-        request: &Request,
+        (id, request): (RequestId, &Request),
         start: &Start,
         places: Option<&[(u32, Part)]>,
+        hours: Hours,
     ) {
         let Start { at, slices, kind: (_, model, gpu), .. } = start;
         let (at, model, gpu, tier) = (*at, *model, *gpu, request.spec.class.tier());
@@ -445,21 +498,35 @@ impl<'a> Reservations<'a> {
         }
         let total = GpuMilli::new(gpu.get().saturating_mul(u64::from(request.spec.count)));
         self.of_tenant.entry(request.tenant).or_default().insert(id);
-        let held = Held { tier, model, total, start: at };
-        if self.held.insert(id, held).is_none() {
+        let held = Held { tier, model, total, start: at, hours };
+        if self.held.insert(id, held).is_none() && hours == Hours::Any {
             *self.count.entry(tier).or_default() += 1;
         }
     }
 
+    /// The first start in the hours that it asked to wait for, else the first at all.
     fn search(&mut self, spent: &Spent, id: RequestId, request: &Request) -> Result<Start, Fate> {
-        let shape = Shape::of(self.view.state, request.tenant, &request.spec);
-        if self.barren.contains(&shape) {
+        match self.search_in(spent, (id, request), Hours::Asked) {
+            Err(Fate::Barren) => self.search_in(spent, (id, request), Hours::Any),
+            found => found,
+        }
+    }
+
+    fn search_in(
+        &mut self,
+        spent: &Spent,
+        (id, request): (RequestId, &Request),
+        hours: Hours,
+    ) -> Result<Start, Fate> {
+        let shape = (hours, Shape::of(self.view.state, request.tenant, &request.spec));
+        let is_late = request.spec.deferral.as_ref().is_none_or(|d| d.start_by < self.view.now);
+        if (hours == Hours::Asked && is_late) || self.barren.contains(&shape) {
             return Err(Fate::Barren);
         }
         if self.steps.get() >= STEPS_MAX {
             return Err(Fate::Unsure);
         }
-        let found = self.place(self.supply(), spent, id, request);
+        let found = self.place(self.supply(), spent, (id, request), hours);
         if found.is_none() {
             self.barren.insert(shape);
         }

@@ -272,6 +272,11 @@ impl Walk {
     ) -> (bool, Fate) {
         let is_pledged = matches!(request.stage, RequestStage::Pledged { .. });
         let shape = Shape::of(problem.view.state, request.tenant, &request.spec);
+        // Whoever asked to wait rests, if it is promised a start in time; else it is like any other.
+        if let Some(rest) = problem.reservations.rest(&self.spent, id, request) {
+            self.groups.push(rest);
+            return (false, Fate::Holds);
+        }
         let needs = Needs { predicted: fit::needed(&request.spec), bought: request.spec.duration };
         // A request with a pledge or a reservation sees slots that its likes do not.
         let is_special = is_pledged || problem.reservations.concern(id);

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use sublet_protocol::capacity::SliceId;
-use sublet_protocol::ids::{LeaseId, TenantId};
+use sublet_protocol::deferral::Deferral;
+use sublet_protocol::ids::{LeaseId, RequestId, TenantId};
 use sublet_protocol::requests::RequestSpec;
 use sublet_protocol::units::Timestamp;
+
+use super::State;
 
 /// Where a request is in its life.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,33 +94,6 @@ impl Request {
         self.preemptions
     }
 
-    /// Whether it is not tried yet: it was preempted lately, or waits for better hours.
-    #[must_use]
-    pub fn is_paused(&self, now: Timestamp) -> bool {
-        self.opens_at(now) > now
-    }
-
-    /// The first instant from `at` on at which it may start. What was freed for it, it may have at
-    /// any time.
-    #[must_use]
-    pub fn opens_at(&self, at: Timestamp) -> Timestamp {
-        match self.stage {
-            RequestStage::Pledged { .. } => at,
-            RequestStage::Waiting | RequestStage::Granted { .. } => {
-                self.spec.opens_at(at.max(self.paused_until.unwrap_or(Timestamp::ZERO)))
-            }
-        }
-    }
-
-    /// Until when it may start if it may at `at`: for ever if nothing is named.
-    #[must_use]
-    pub fn closes_at(&self, at: Timestamp) -> Option<Timestamp> {
-        match self.stage {
-            RequestStage::Pledged { .. } => None,
-            RequestStage::Waiting | RequestStage::Granted { .. } => self.spec.closes_at(at),
-        }
-    }
-
     /// Until when it is not tried again, if it was ever preempted.
     #[must_use]
     pub const fn paused_until(&self) -> Option<Timestamp> {
@@ -131,5 +107,49 @@ impl Request {
             RequestStage::Waiting | RequestStage::Pledged { .. } => true,
             RequestStage::Granted { .. } => false,
         }
+    }
+}
+
+/// When a waiting request is tried. It *rests* while it holds a promise of a start that it asked to
+/// wait for; one that wishes to wait and was promised no such start is like any other.
+impl State {
+    /// What the request waits for, if it rests.
+    fn rest<'r>(&self, id: RequestId, request: &'r Request) -> Option<&'r Deferral> {
+        let (promise, deferral) = (self.promises.get(&id)?, request.spec.deferral.as_deref()?);
+        let is_waiting = matches!(request.stage, RequestStage::Waiting);
+        Some(deferral).filter(|deferral| is_waiting && deferral.asks_for(promise.start()))
+    }
+
+    /// Whether the request holds a promise of a start that it asked to wait for.
+    #[must_use]
+    pub fn rests(&self, id: RequestId, request: &Request) -> bool {
+        self.rest(id, request).is_some()
+    }
+
+    /// Whether the request is not tried yet: it was preempted lately, is not to start so early, or
+    /// rests until better hours.
+    #[must_use]
+    pub fn is_paused(&self, id: RequestId, request: &Request, now: Timestamp) -> bool {
+        self.opens_at(id, request, now) > now
+    }
+
+    /// The first instant from `at` on at which the request may start, by what it was promised. What
+    /// was freed for it, it may have at any time.
+    #[must_use]
+    pub fn opens_at(&self, id: RequestId, request: &Request, at: Timestamp) -> Timestamp {
+        match request.stage {
+            RequestStage::Pledged { .. } => at,
+            RequestStage::Waiting | RequestStage::Granted { .. } => {
+                let spared = request.paused_until.unwrap_or(Timestamp::ZERO);
+                let at = at.max(spared).max(request.spec.not_before());
+                self.rest(id, request).map_or(at, |deferral| deferral.opens_at(at))
+            }
+        }
+    }
+
+    /// Until when the request may start if it may at `at`: for ever if nothing is named.
+    #[must_use]
+    pub fn closes_at(&self, id: RequestId, request: &Request, at: Timestamp) -> Option<Timestamp> {
+        self.rest(id, request).and_then(|deferral| deferral.closes_at(at))
     }
 }

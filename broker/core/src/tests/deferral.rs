@@ -4,8 +4,8 @@ use sublet_protocol::calendar::{Calendar, Day, OffPeak, Zone};
 use sublet_protocol::commands::{Command, GroupOutcome, GuestOutcome, PlanGroup};
 use sublet_protocol::deferral::{Deferral, Window};
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::RequestId;
-use sublet_protocol::offers::{IdleFor, OfferTerms};
+use sublet_protocol::ids::{Boot, RequestId};
+use sublet_protocol::offers::{IdleFor, OfferTerms, RescindReason};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, RequestSpec, SpecError, WaitReason};
 use sublet_protocol::units::{Seconds, Timestamp};
@@ -81,9 +81,11 @@ fn a_request_starts_in_its_window_and_not_before() {
         other => panic!("{other:?}"),
     }
     let request = world.submit("acme", 1, wanted);
-    assert_eq!(world.plan(), vec![]);
+    assert_eq!(told(&world, request).reason, WaitReason::Deferred, "it will be promised a start");
+    assert_eq!(world.plan(), vec![GroupOutcome::Promised]);
     let why = told(&world, request);
     assert_eq!((why.reason, why.deferred_until), (WaitReason::Deferred, Some(opens)));
+    assert_eq!(why.promised, Some(opens));
     let eta = why.eta.unwrap();
     assert_eq!((eta.earliest, eta.latest), (opens, opens));
     assert_eq!(why.change, Some(Change::AtAnyTime), "it would start now but for its own wish");
@@ -100,7 +102,8 @@ fn a_window_that_passes_without_room_closes_and_in_the_end_it_starts_at_any_time
     let mut world = world();
     let leases: Vec<_> = (0..8)
         .map(|number| {
-            let long = RequestSpec { duration: Seconds::new(9 * 3_600), ..spec(Class::Batch, 1) };
+            // They are over before its last chance.
+            let long = RequestSpec { duration: Seconds::new(11 * 1_800), ..spec(Class::Batch, 1) };
             let busy = world.submit("owner", 20 + u128::from(number), long);
             world.activate(busy, &[number])
         })
@@ -112,6 +115,8 @@ fn a_window_that_passes_without_room_closes_and_in_the_end_it_starts_at_any_time
     });
     let begin = world.now;
     let at = |hours: u64| begin.after(Seconds::new(hours * 3_600));
+    world.plan();
+    assert_eq!(told(&world, first).promised, Some(at(6)), "no window has room");
     pass(&mut world, HOUR);
     world.plan();
     assert!(is_waiting(&world, first), "its window is open and there is no room");
@@ -186,6 +191,82 @@ fn what_is_freed_for_it_it_may_have_when_its_window_has_closed() {
     }
     world.plan();
     assert!(!is_waiting(&world, high), "nothing was ended for nothing");
+}
+
+#[test]
+fn who_cannot_be_promised_a_start_in_time_is_like_any_other_at_once() {
+    let mut world = world();
+    let leases: Vec<_> = (0..8)
+        .map(|number| {
+            let long = RequestSpec { duration: Seconds::new(8 * 3_600), ..spec(Class::Batch, 1) };
+            let busy = world.submit("owner", 20 + u128::from(number), long);
+            world.activate(busy, &[number])
+        })
+        .collect();
+    let begin = world.now;
+    // Its last chance is long before the leases end.
+    let deferral = Some(deferred(begin, &[(1, 2)], 4));
+    let request = world.submit("acme", 1, RequestSpec { deferral, ..spec(Class::Batch, 1) });
+    world.plan();
+    let why = told(&world, request);
+    assert_eq!(why.promised, Some(begin.after(Seconds::new(8 * 3_600))), "later than it asked");
+    assert_eq!((why.reason, why.deferred_until), (WaitReason::NoCapacity, None));
+    // The first room that there is is its, whatever the hour.
+    world.later(Seconds::new(600));
+    world.stop(leases[0], gpu(0), Seconds::new(600), GuestOutcome::Exited { code: 0 });
+    give(&mut world, 0, 9);
+    world.plan();
+    assert!(!is_waiting(&world, request));
+}
+
+#[test]
+fn who_relies_on_what_is_sure_does_not_wait_for_what_is_not() {
+    // The GPUs stay idle for an hour for sure, and likely for two: then its hours begin.
+    for (class, waits) in [(Class::Latency, false), (Class::Batch, true)] {
+        let mut world = World::with_nodes(1);
+        let deferral = Some(deferred(world.now, &[(1, 2)], 4));
+        let wanted = RequestSpec { deferral, ..spec(class, 1) };
+        match what_if(view(&world), tenant("acme"), &wanted).outcome {
+            WhatIfOutcome::Wait(why) => assert!(waits && why.reason == WaitReason::Deferred),
+            WhatIfOutcome::Grant { .. } => assert!(!waits),
+            other => panic!("{other:?}"),
+        }
+        let request = world.submit("acme", 1, wanted);
+        world.plan();
+        assert_eq!(is_waiting(&world, request), waits, "{class:?}");
+    }
+}
+
+#[test]
+fn who_rests_keeps_its_place_from_those_who_would_still_be_there() {
+    let mut world = world();
+    let deferral = Some(deferred(world.now, &[(1, 2)], 4));
+    let first = world.submit("acme", 1, RequestSpec { deferral, ..spec(Class::Batch, 8) });
+    assert_eq!(world.plan(), vec![GroupOutcome::Promised]);
+    let [short, long] = [(2, 3_300), (3, 3_301)].map(|(number, seconds)| {
+        let duration = Seconds::new(seconds);
+        world.submit("owner", number, RequestSpec { duration, ..spec(Class::Batch, 1) })
+    });
+    world.plan();
+    assert!(!is_waiting(&world, short), "it has given back by then");
+    assert!(is_waiting(&world, long) && is_waiting(&world, first));
+}
+
+#[test]
+fn who_loses_what_it_rests_for_is_like_any_other_at_once() {
+    let mut world = world();
+    let deferral = Some(deferred(world.now, &[(1, 2)], 4));
+    let request = world.submit("acme", 1, RequestSpec { deferral, ..spec(Class::Batch, 8) });
+    world.plan();
+    let slice = gpu(0);
+    let (reason, boot) = (RescindReason::Owner, Boot::new(1));
+    world.must(agent(slice), Command::RescindOffer { slice, generation: 1, boot, reason });
+    world.plan();
+    let why = told(&world, request);
+    assert_eq!((why.promised, why.deferred_until), (None, None), "eight are not known any more");
+    give(&mut world, 0, 2);
+    world.plan();
+    assert_eq!(told(&world, request).reason, WaitReason::Deferred, "there is a start again");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use sublet_protocol::capacity::SliceId;
 use sublet_protocol::commands::{Actor, Command, GuestOutcome, NackReason, Recall, ReclaimCause};
+use sublet_protocol::deferral::{Deferral, Window};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{Boot, LeaseId, RequestId};
 use sublet_protocol::money::MicroCredits;
@@ -23,6 +24,11 @@ use crate::testing::{World, agent, gpu, model, offer, operator, spec, tenant, us
 const TENANTS: [&str; 4] = ["owner", "acme", "beta", "zeta"];
 /// Four on each of two nodes.
 const GPUS: [u64; 8] = [0, 1, 2, 3, 8, 9, 10, 11];
+
+/// Of the requests behind this number most ask to wait for better hours.
+const PATIENT: u128 = 1_000_000;
+/// In cells of these seeds and higher ones there are such requests only.
+const PATIENT_SEEDS: u64 = 1_000;
 
 /// A small generator with a seed (SplitMix64, Steele et al. 2014), so that a failing case has a name.
 struct Random(u64);
@@ -144,11 +150,27 @@ fn submit(world: &mut World, random: &mut Random, next: &mut u128) {
     let spec = RequestSpec {
         priority: u8::try_from(random.below(3)).unwrap(),
         duration: Seconds::new(300 * (1 + random.below(6))),
+        deferral: (*next > PATIENT && !next.is_multiple_of(3))
+            .then(|| Box::new(patience(world, *next))),
         ..spec(class, count)
     };
     let (request, name) = (RequestId::new(*next), random.pick(&TENANTS).unwrap());
     let tenant = tenant(name);
     world.ask(user(name), None, Command::SubmitRequest { request, tenant, spec });
+}
+
+/// Two windows within ten minutes and a last chance within half an hour, or the last chance alone.
+fn patience(world: &World, number: u128) -> Deferral {
+    let number = u64::try_from(number % 7).unwrap();
+    let at = |seconds: u64| world.now.after(Seconds::new(seconds));
+    let windows = [(100, 160 + 30 * number), (400, 460 + 30 * number)]
+        .map(|(from, until)| Window { from: at(from), until: at(until) });
+    Deferral {
+        not_before: (number == 1).then(|| at(120)),
+        deadline: None,
+        windows: if number == 2 { vec![] } else { windows.into() },
+        start_by: at(600 + 200 * number),
+    }
 }
 
 fn confirm(world: &mut World, random: &mut Random, leases: &[LeaseId]) {
@@ -232,7 +254,8 @@ fn whims(world: &World, random: &mut Random) -> Limits {
 
 /// One cell; how often something of interest happened in it.
 fn follow(seed: u64, seen: &mut [usize; 8]) {
-    let (mut world, mut random, mut next) = (world(seed), Random(seed), 0);
+    let first = if seed < PATIENT_SEEDS { 0 } else { PATIENT };
+    let (mut world, mut random, mut next) = (world(seed), Random(seed), first);
     let mut follower = Follower::of(&world);
     for _ in 0..220 {
         step(&mut world, &mut random, &mut next);
@@ -290,4 +313,9 @@ fn so_it_does_in_sixteen_other_cells() {
 #[test]
 fn and_in_sixteen_more() {
     follow_all(32..48);
+}
+
+#[test]
+fn and_where_most_ask_to_wait_for_better_hours() {
+    follow_all(PATIENT_SEEDS..PATIENT_SEEDS + 8);
 }

@@ -8,6 +8,7 @@ mod fairness;
 mod following;
 mod gone;
 mod lack;
+mod last_chance;
 mod leader;
 mod leases;
 mod matching;

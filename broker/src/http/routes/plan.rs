@@ -202,7 +202,7 @@ fn effective(
     values
 }
 
-/// When it may start.
+/// When it is to start, if it can be promised that.
 fn deferred(deferral: &Deferral) -> String {
     let windows = deferral.windows.iter();
     let window = |window: &Window| format!("{} to {}", Time(window.from), Time(window.until));
@@ -211,10 +211,12 @@ fn deferred(deferral: &Deferral) -> String {
         0 => String::new(),
         more => format!(", {more} more"),
     };
-    let at_any_time = format!("at any time from {}", Time(deferral.start_by));
     match first.is_empty() {
-        true => at_any_time,
-        false => format!("from {}{more}; {at_any_time}", first.join(", ")),
+        true => format!("not before {}", Time(deferral.start_by)),
+        false => {
+            let last = Time(deferral.start_by);
+            format!("from {}{more}; at {last} at the latest, or at once", first.join(", "))
+        }
     }
 }
 

@@ -24,11 +24,11 @@ use super::running::{PoolKey, is_preempted};
 use super::shelves::ShelfContents;
 
 use crate::fit;
-use crate::matching::reserve::CONSERVATIVE_MAX;
+use crate::matching::reserve::{CONSERVATIVE_MAX, RESTING_MAX};
 use crate::matching::{Limits, Preemption};
 use crate::preemption;
 use crate::quota::Month;
-use crate::state::{PROMISES_MAX, Request, RequestStage, State, StateView};
+use crate::state::{Request, RequestStage, State, StateView};
 
 /// Scatters ids over tables. It changes no answer; a shell may choose another.
 const SEED: u64 = 0x5ca1_ab1e_0dd5_eed5;
@@ -166,10 +166,13 @@ impl Index {
                 self.known.promises.add(state, *request, slices);
                 self.claimed(state, *request, slices);
                 self.come_later(state, slices);
+                // It may rest now, or rest no longer.
+                self.request(state, *request);
             }
             Event::PromiseWithdrawn { request, .. } => {
                 self.proposed.remove(request);
                 self.promise_over(state, *request);
+                self.request(state, *request);
             }
             Event::CapacityPledged { request, slices, .. } => {
                 self.proposed.remove(request);
@@ -314,7 +317,8 @@ impl Index {
     fn promise_over(&mut self, state: &State, request: RequestId) {
         let Some((whose, slices)) = self.known.promises.remove(request) else { return };
         self.unpromised(state, slices);
-        let is_full = self.known.promises.len() + 1 >= PROMISES_MAX;
+        // Fewer may rest than may hold a promise.
+        let is_full = self.known.promises.len() + 1 >= RESTING_MAX;
         let Some((tenant, tier)) = whose.filter(|_| !is_full) else {
             return self.sleepers.wake_refused(&mut self.queue, |_| true);
         };
@@ -515,7 +519,7 @@ impl Index {
             self.known.supply.touched(slice);
         }
         let entry = state.requests.get(&id).filter(|request| request.is_waiting());
-        let opens_at = entry.map(|request| request.opens_at(self.now));
+        let opens_at = entry.map(|request| state.opens_at(id, request, self.now));
         let entry = match opens_at.filter(|at| *at > self.now) {
             Some(until) => {
                 self.paused.insert((until, id));
@@ -523,7 +527,8 @@ impl Index {
             }
             None => entry,
         };
-        if let Some(closes_at) = entry.and_then(|request| request.closes_at(self.now)) {
+        let closes_at = entry.and_then(|request| state.closes_at(id, request, self.now));
+        if let Some(closes_at) = closes_at {
             self.closing.insert((closes_at, id));
         }
         let known = self.queue.find(id);

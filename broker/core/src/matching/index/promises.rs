@@ -15,6 +15,8 @@ use crate::state::State;
 struct Promised {
     /// Its tenant and tier, if it is still known.
     whose: Option<(TenantId, Tier)>,
+    /// Whether the request rests until then.
+    rests: bool,
     slices: Vec<SliceId>,
     /// The numbers of their GPUs.
     places: Vec<(u32, Part)>,
@@ -41,9 +43,10 @@ impl Promises {
             places.push((self.devices.take(device(slice)), slice.part));
             self.by_node.entry((slice.cluster, slice.node)).or_default().insert(request);
         }
+        let rests = entry.is_some_and(|entry| state.rests(request, entry));
         let slices = slices.to_vec();
         self.stale.insert(request);
-        self.entries.insert(request, Promised { whose, slices, places, there_at: None });
+        self.entries.insert(request, Promised { whose, rests, slices, places, there_at: None });
     }
 
     /// What the request was promised is not kept any more: whose it was, and the slices.
@@ -72,9 +75,10 @@ impl Promises {
         self.entries.len()
     }
 
-    /// How many there are in a tier.
+    /// How many there are in a tier, of requests that do not rest.
     pub(super) fn count_of(&self, tier: Tier) -> usize {
-        let whose = self.entries.values().filter_map(|promised| promised.whose);
+        let restless = self.entries.values().filter(|promised| !promised.rests);
+        let whose = restless.filter_map(|promised| promised.whose);
         whose.filter(|(_, of)| *of == tier).count()
     }
 

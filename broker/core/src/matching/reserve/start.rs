@@ -22,6 +22,15 @@ use crate::state::{LeaseStage, Offer, Promise, Request, State, Whereabouts};
 /// How many more slices are looked at when those that are over first do not suffice.
 const LOOK_MORE: usize = 8;
 
+/// Among which starts the first one is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::matching) enum Hours {
+    /// Those that the request asked to wait for: in its windows, at its last chance at the latest.
+    Asked,
+    /// All.
+    Any,
+}
+
 /// What a start is looked for of a kind.
 struct Wish<'s> {
     spec: &'s RequestSpec,
@@ -32,6 +41,7 @@ struct Wish<'s> {
     /// When the tenant may hold it at the earliest.
     earliest: Timestamp,
     trust: Trust,
+    hours: Hours,
     /// Only later than this.
     after: Option<Timestamp>,
     count: usize,
@@ -89,7 +99,7 @@ impl Reservations<'_> {
         loop {
             let (free_at, is_later) = behind(at);
             is_outranked |= is_later;
-            at = request.opens_at(free_at);
+            at = self.view.state.opens_at(id, request, free_at);
             if at == free_at {
                 break;
             }
@@ -191,17 +201,25 @@ impl Reservations<'_> {
         leases.into_iter().any(|lease| lease.terms.tier() > claim.tier)
     }
 
-    /// The earliest start in `supply` that gets in the way of no reservation before it; the cheapest
-    /// among equally early ones.
+    /// The earliest start in `supply`, of those in the given hours, that gets in the way of no
+    /// reservation before it; the cheapest among equally early ones.
     pub(super) fn place(
         &self,
         supply: &Supply,
         spent: &Spent,
-        id: RequestId,
-        request: &Request,
+        (id, request): (RequestId, &Request),
+        hours: Hours,
     ) -> Option<Start> {
-        let trusts = trusts(request.spec.class.tier()).iter();
-        trusts.copied().find_map(|trust| self.place_trusting(supply, spent, (id, request), trust))
+        let last = match (hours, &request.spec.deferral) {
+            (Hours::Any, _) => Timestamp::MAX,
+            (Hours::Asked, Some(deferral)) => deferral.start_by,
+            (Hours::Asked, None) => return None,
+        };
+        let first = |trust: &Trust| {
+            let start = self.place_trusting(supply, spent, (id, request), (*trust, hours));
+            start.filter(|start| start.at <= last)
+        };
+        trusts(request.spec.class.tier()).iter().find_map(first)
     }
 
     fn place_trusting(
@@ -209,7 +227,7 @@ impl Reservations<'_> {
         supply: &Supply,
         spent: &Spent,
         (id, request): (RequestId, &Request),
-        trust: Trust,
+        (trust, hours): (Trust, Hours),
     ) -> Option<Start> {
         let state = self.view.state;
         let (spec, count) = (&request.spec, usize::try_from(request.spec.count).ok()?);
@@ -236,11 +254,11 @@ impl Reservations<'_> {
                 continue;
             }
             let earliest = self.quota_from(Some(supply), spent, (id, request), model, total);
-            let Some(earliest) = earliest else { continue };
+            let Some(earliest) = earliest.map(|at| at.max(spec.not_before())) else { continue };
             let cost = i128::from(price.per_gpu_hour.get()) * i128::from(total.get());
             let known = best.as_ref().map(|(known, _)| *known);
             let is_better = |at| known.is_none_or(|known| (at, cost) < known);
-            let wish = Wish { spec, claim, cluster, fitting, earliest, trust, after, count };
+            let wish = Wish { spec, claim, cluster, fitting, earliest, trust, hours, after, count };
             let found = match spec.placement {
                 Placement::Cluster => self.first_of_all(places, &wish, is_better),
                 Placement::Node | Placement::Island => {
@@ -416,7 +434,7 @@ impl Reservations<'_> {
         free_at: Timestamp,
         idle: Option<(IdleFor, Timestamp)>,
     ) -> Vec<Opening> {
-        let Wish { spec, claim, earliest, trust, .. } = wish;
+        let Wish { spec, claim, earliest, trust, hours, .. } = wish;
         let Some(last) = openings::start_by(spec, idle, *trust) else { return Vec::new() };
         let run = kept_for(self.view.state, spec).get();
         let taken = self.taken.get(&slice).copied();
@@ -446,9 +464,9 @@ impl Reservations<'_> {
         if from <= last {
             found.push(Opening { from, until: last });
         }
-        match &spec.deferral {
-            Some(deferral) => within(deferral, &found),
-            None => found,
+        match (hours, &spec.deferral) {
+            (Hours::Asked, Some(deferral)) => within(deferral, &found),
+            (Hours::Any, _) | (Hours::Asked, None) => found,
         }
     }
 }
@@ -480,7 +498,7 @@ pub(crate) fn all_there_at(
     ends.collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
-/// The parts of the openings in which a request that waits for better hours may start.
+/// The parts of the openings in the hours that a request asked to wait for, or from its last chance on.
 fn within(deferral: &Deferral, openings: &[Opening]) -> Vec<Opening> {
     let mut parts = Vec::new();
     for opening in openings {

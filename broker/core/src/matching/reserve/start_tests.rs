@@ -7,7 +7,7 @@ use sublet_protocol::ids::{NodeId, RequestId};
 use sublet_protocol::requests::Placement;
 use sublet_protocol::units::Timestamp;
 
-use super::{Wish, choose};
+use super::{Hours, Wish, choose};
 use crate::fit;
 use crate::fit::price;
 use crate::matching::openings::{Ends, Opening, Trust, first_together, trusts};
@@ -24,7 +24,7 @@ fn by_look(
     own: &Reservations<'_>,
     supply: &Supply,
     (id, request): (RequestId, &Request),
-    trust: Trust,
+    (trust, hours): (Trust, Hours),
 ) -> Option<Start> {
     let (view, spec, spent) = (own.view, &request.spec, Spent::default());
     let claim = Claim::of(view, id, spec);
@@ -39,13 +39,13 @@ fn by_look(
         };
         let total = gpu.checked_mul(u64::from(spec.count)).unwrap();
         let earliest = own.quota_from(Some(supply), &spent, (id, request), model, total);
-        let Some(earliest) = earliest else { continue };
+        let Some(earliest) = earliest.map(|at| at.max(spec.not_before())) else { continue };
         let fits = |one: &u32| {
             let capacity = supply.capacity_of(*one).unwrap();
             fit::fits_kind(view.state, spec, cluster, capacity)
         };
         let fitting = places.capacities.keys().copied().filter(fits).collect();
-        let wish = Wish { spec, claim, cluster, fitting, earliest, trust, after, count };
+        let wish = Wish { spec, claim, cluster, fitting, earliest, trust, hours, after, count };
         let mut rooms: BTreeMap<Room, Vec<(Opening, SliceId)>> = BTreeMap::new();
         for (node, spots) in &places.nodes {
             for (spot, opening) in own.openings_on(*node, spots.iter(), &wish) {
@@ -81,12 +81,19 @@ pub(crate) fn starts_are_those_of_a_look_at_everything(view: StateView<'_>) -> u
         let supply = Supply::of(view, ends);
         for id in &view.state.waiting {
             let request = &view.state.requests[id];
-            let trusts = trusts(request.spec.class.tier()).iter();
-            let known = own.place(&supply, &Spent::default(), *id, request);
-            let plain =
-                trusts.copied().find_map(|trust| by_look(&own, &supply, (*id, request), trust));
-            assert_eq!(known, plain, "for {id} by {ends:?} ends");
-            found += usize::from(plain.is_some());
+            for hours in [Hours::Asked, Hours::Any] {
+                let known = own.place(&supply, &Spent::default(), (*id, request), hours);
+                let last = request.spec.deferral.as_ref().map(|deferral| deferral.start_by);
+                let is_asked = |start: &Start| match hours {
+                    Hours::Any => true,
+                    Hours::Asked => last.is_some_and(|last| start.at <= last),
+                };
+                let plain = trusts(request.spec.class.tier()).iter().find_map(|trust| {
+                    by_look(&own, &supply, (*id, request), (*trust, hours)).filter(is_asked)
+                });
+                assert_eq!(known, plain, "for {id} by {ends:?} ends in {hours:?} hours");
+                found += usize::from(plain.is_some());
+            }
         }
     }
     found
