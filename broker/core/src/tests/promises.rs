@@ -1,17 +1,20 @@
 //! Promised starts as the rules keep them: what is refused, and what becomes of each slice.
 
 use sublet_protocol::commands::{Command, GroupOutcome, GuestOutcome, PlanGroup};
-use sublet_protocol::ids::{Boot, RequestId};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::{Boot, LeaseId, RequestId};
+use sublet_protocol::money::{MicroCredits, cost_half_even};
 use sublet_protocol::offers::RescindReason;
+use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{
-    Class, Placement, Prediction, PredictionLayer, PromiseCause, RequestSpec,
+    Class, Placement, Prediction, PredictionLayer, PromiseCause, RequestSpec, Tier,
 };
-use sublet_protocol::units::{MiB, Permille, Seconds, Timestamp};
+use sublet_protocol::units::{GpuMilli, MiB, Permille, Seconds, Timestamp};
 
 use crate::matching::{Eta, Explanation, explain};
 use crate::state::{StateView, Whereabouts};
-use crate::testing::{HOUR, World, agent, gpu, offer, spec, user};
+use crate::testing::{HOUR, World, agent, gpu, model, offer, operator, spec, tenant, user};
 
 /// One node: GPUs 0 to 5 are leased for an hour, 6 and 7 are free, and a request for four waits.
 fn full() -> (World, RequestId) {
@@ -194,4 +197,51 @@ fn where_an_end_is_predicted_the_start_may_be_earlier() {
     let why = told(&world, request);
     let (earliest, latest) = (world.now.after(Seconds::new(600)), world.now.after(HOUR));
     assert_eq!(why.eta, Some(Eta { earliest, latest }));
+}
+
+#[test]
+fn a_new_policy_moves_no_promised_start_and_no_price_of_a_lease() {
+    let (mut world, request) = full();
+    assert_eq!(world.plan(), vec![GroupOutcome::Promised]);
+    let lease: LeaseId = *world.state.leases().keys().next().unwrap();
+    let (price, hold) = {
+        let terms = world.state.leases()[&lease].terms();
+        (terms.price, terms.hold)
+    };
+    let promise = world.state.promises()[&request].clone();
+    let seconds = Seconds::new;
+    let base = Policy::default();
+    let changed = [
+        Policy { start_timeout: seconds(60), ..base.clone() },
+        Policy { start_timeout: seconds(3_600), ..base.clone() },
+        Policy { pledge: seconds(900), node_refusals: 1, ..base.clone() },
+        Policy { half_life: seconds(3_600), entry_penalty: seconds(0), ..base.clone() },
+        Policy { owner_grace: seconds(60), end_notice: seconds(60), ..base.clone() },
+        Policy { fee: Permille::new(0), ..base.clone() },
+        base,
+    ];
+    for policy in changed {
+        world.must(operator(), Command::SetPolicy { policy: policy.clone() });
+        let (owner, per_gpu_hour) = (tenant("owner"), MicroCredits::new(9_000_000));
+        let (model, tier) = (model(), Tier::Standard);
+        world.must(operator(), Command::SetPrice { owner, model, tier, per_gpu_hour });
+        world.later(seconds(60));
+        assert_eq!(world.plan(), vec![], "{policy:?}");
+        assert_eq!(world.state.promises()[&request], promise, "{policy:?}");
+        assert_eq!(told(&world, request).promised, Some(promise.start()), "{policy:?}");
+        let terms = world.state.leases()[&lease].terms();
+        assert_eq!((terms.price, terms.hold), (price, hold), "{policy:?}");
+    }
+    // Half an hour on six GPUs, at the price of the grant.
+    world.later(seconds(1_800));
+    for number in 0..6 {
+        let outcome = GuestOutcome::Exited { code: 0 };
+        world.stop(lease, gpu(number), seconds(1_800), outcome);
+    }
+    let charged = world.journal.iter().find_map(|record| match &record.event {
+        Event::LeaseEnded { settlement, .. } => Some(*settlement),
+        _other => None,
+    });
+    let cost = cost_half_even(price, GpuMilli::new(6_000), seconds(1_800).as_millis());
+    assert_eq!(charged.map(|settlement| settlement.cost), cost);
 }
