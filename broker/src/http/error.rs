@@ -60,6 +60,11 @@ impl ApiError {
         ApiError::new(StatusCode::BAD_REQUEST, code, detail.clone()).parameter(name, detail)
     }
 
+    /// A cursor that no page gave.
+    pub(crate) fn bad_cursor() -> Self {
+        ApiError::malformed("CURSOR_INVALID", "cursor", "it is not a cursor of this list")
+    }
+
     /// What is not there and what is another's look the same.
     pub(crate) fn not_found() -> Self {
         ApiError::new(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such thing")

@@ -38,6 +38,9 @@ pub(crate) async fn list(
     };
     let (after, limit) = (params.text("cursor"), params.limit()?);
     params.end()?;
+    if after.as_deref().is_some_and(|after| !views::is_offer_group(after)) {
+        return Err(ApiError::bad_cursor());
+    }
     let (now, closed) = (app.cell.now(), app.cell.closed_nodes());
     let read = app.cell.read(|state| {
         views::offers(StateView { state, now }, &closed, filter, (after.as_deref(), limit))

@@ -72,7 +72,7 @@ fn place(cursor: &str) -> Result<Place, ApiError> {
         let tier = TIERS.iter().find(|(name, _)| *name == tier)?.1;
         Some((owner.parse().ok()?, model.parse().ok()?, tier))
     };
-    read().ok_or_else(|| ApiError::malformed("CURSOR_INVALID", "cursor", "it is not a cursor"))
+    read().ok_or_else(ApiError::bad_cursor)
 }
 
 /// Posts a price: the owner itself, or an operator for it.

@@ -128,21 +128,22 @@ pub(crate) async fn quotas(
     mut params: Params,
 ) -> Result<Answer<Page<QuotaView>>, ApiError> {
     let only: Option<TenantId> = params.id("tenant")?;
-    let after = params.text("cursor");
+    let after = params.text("cursor").map(|cursor| place(&cursor)).transpose()?;
     let limit = params.limit()?;
     params.end()?;
     let read = app.cell.read(|state| {
         let seen = state.tenants().iter();
         let seen = seen.filter(|(id, _)| reader.scope.sees(**id) && only.is_none_or(|o| o == **id));
         let quotas = seen.flat_map(|(id, tenant)| views::quotas(*id, tenant, state));
-        let items = quotas.map(|quota| (format!("{}/{}", quota.tenant, quota.model), quota));
-        // A name never holds a slash, which sorts behind the dash: compare the parts.
-        let place = |cursor: &str| {
-            let (tenant, model) = cursor.split_once('/').unwrap_or((cursor, ""));
-            (tenant.to_owned(), model.to_owned())
-        };
-        let after = after.as_deref().map(place);
-        page(items.filter(|(id, _)| after.as_ref().is_none_or(|after| place(id) > *after)), limit)
+        let left = quotas.filter(|q| after.is_none_or(|after| (q.tenant, q.model) > after));
+        page(left.map(|quota| (format!("{}/{}", quota.tenant, quota.model), quota)), limit)
     });
     Ok(Answer(read.await?))
+}
+
+/// Behind which quota a page begins.
+fn place(cursor: &str) -> Result<(TenantId, GpuModel), ApiError> {
+    let parts = cursor.split_once('/');
+    let place = parts.and_then(|(tenant, model)| tenant.parse().ok().zip(model.parse().ok()));
+    place.ok_or_else(ApiError::bad_cursor)
 }

@@ -9,7 +9,7 @@ mod terms;
 pub(crate) mod texts;
 
 pub(crate) use leases::lease;
-pub(crate) use offers::{OfferFilter, offers};
+pub(crate) use offers::{OfferFilter, is_offer_group, offers};
 pub(crate) use registry::{
     cluster, cluster_created, node, node_removed, price, price_set, quota_of, quota_set, quotas,
     tenant, tenant_created,

@@ -48,14 +48,33 @@ impl Alike {
 
     fn id(&self) -> String {
         let Alike { cluster, model, gpu, memory, isolation, cpu, host_memory } = self;
-        let isolation = match isolation {
-            Isolation::Exclusive => "exclusive",
-            Isolation::Mig => "mig",
-            Isolation::Mps => "mps",
-            Isolation::TimeSlice => "time_slice",
-        };
+        let isolation = name_of(*isolation);
         format!("{cluster}/{model}/{gpu}/{memory}/{isolation}/{cpu}/{host_memory}")
     }
+}
+
+const fn name_of(isolation: Isolation) -> &'static str {
+    match isolation {
+        Isolation::Exclusive => "exclusive",
+        Isolation::Mig => "mig",
+        Isolation::Mps => "mps",
+        Isolation::TimeSlice => "time_slice",
+    }
+}
+
+/// Whether a text has the form of a group's id.
+pub(crate) fn is_offer_group(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('/').collect();
+    let [cluster, model, gpu, memory, isolation, cpu, host_memory] = parts[..] else {
+        return false;
+    };
+    let known =
+        [Isolation::Exclusive, Isolation::Mig, Isolation::Mps, Isolation::TimeSlice].map(name_of);
+    let amounts = [gpu, memory, cpu, host_memory];
+    cluster.parse::<ClusterId>().is_ok()
+        && model.parse::<GpuModel>().is_ok()
+        && known.contains(&isolation)
+        && amounts.iter().all(|amount| amount.parse::<u64>().is_ok())
 }
 
 /// What is counted of a group.
