@@ -6,6 +6,7 @@ use serde_json::error::Category;
 use serde_path_to_error::{Path, Segment};
 
 use super::error::ApiError;
+use super::named::{LIST, Named};
 
 /// Refuses bytes whose brackets nest deeper than `most`, without recursion.
 pub(crate) fn check_depth(bytes: &[u8], most: usize) -> Result<(), ApiError> {
@@ -27,17 +28,17 @@ pub(crate) fn check_depth(bytes: &[u8], most: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Reads the whole of `bytes`: an object. A list would be taken for the fields in the order in which they
-/// happen to be declared.
+/// Reads the whole of `bytes`. Whatever has fields has them by name, at any depth.
 pub(crate) fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    if bytes.trim_ascii_start().first() == Some(&b'[') && is_json(bytes) {
-        let detail = "a list was sent, an object with named fields is wanted: {…}";
-        let summary = format!("the body is not acceptable: {detail}");
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        // What is no JSON at all is told first.
+        serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| problem(bytes, "", &error))?;
+        let summary = format!("the body is not acceptable: {LIST}");
         let error = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "BODY_INVALID", summary);
-        return Err(error.at("", detail));
+        return Err(error.at("", LIST));
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let value = serde_path_to_error::deserialize(Named(&mut json)).map_err(|error| {
         let pointer = pointer(error.path());
         problem(bytes, &pointer, error.inner())
     })?;
@@ -125,7 +126,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_by_a_pointer() {
-        let rows: [(&str, &str, &str); 10] = [
+        let rows: [(&str, &str, &str); 12] = [
             (r#"{"duration":60,"models":["h200","H200"]}"#, "/models/1", "BODY_INVALID"),
             (
                 r#"{"duration":60,"max_price":{"amount":"x","currency":"EUR"}}"#,
@@ -137,6 +138,8 @@ mod tests {
             // Fields by their places are no JSON that anybody documents.
             (r#" ["default"]"#, "", "BODY_INVALID"),
             (r#"["default""#, "", "BODY_MALFORMED"),
+            (r#"{"duration":60,"max_price":["1","EUR"]}"#, "/max_price", "BODY_INVALID"),
+            (r#"{"duration":60,"defer":[null,true]}"#, "/defer", "BODY_INVALID"),
             (r#"{"duration":60,"class":0}"#, "/class", "BODY_INVALID"),
             (r#"{"duration":1e999}"#, "/duration", "BODY_INVALID"),
             (r#"{"duration":NaN}"#, "/duration", "BODY_MALFORMED"),

@@ -14,6 +14,7 @@ mod json;
 mod limits;
 mod lists;
 mod mutation;
+mod named;
 mod receipt;
 mod routes;
 mod server;
