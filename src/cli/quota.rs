@@ -80,7 +80,7 @@ impl Quota {
             }
             Quota::Set(set) => {
                 let quota = client.set_quota(set.tenant, set.model, &set.body()?)?;
-                let fields = [
+                let mut fields = vec![
                     ("tenant", quota.tenant.to_string()),
                     ("gpu", quota.model.to_string()),
                     ("quota", show_gpus(GpuMilli::new(quota.nominal))),
@@ -88,6 +88,9 @@ impl Quota {
                     ("lends at most", limit(quota.lend_limit)),
                     ("rests on", amounts::word(&quota.basis)),
                 ];
+                if let Some(warning) = &quota.warning {
+                    fields.push(("warning", warning.clone()));
+                }
                 context.printer.item(&quota, &fields)
             }
         }

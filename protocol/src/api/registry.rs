@@ -117,6 +117,9 @@ pub struct QuotaView {
     /// The figures of the moment; not in the answer to a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub figures: Option<QuotaFigures>,
+    /// What may be wrong with it; only in the answer to a change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
 /// What becomes of a quota now, in thousandths of a GPU.

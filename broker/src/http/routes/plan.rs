@@ -27,7 +27,7 @@ use crate::http::views;
 
 /// How many off-peak windows are shown.
 const WINDOWS_SHOWN: usize = 3;
-/// Most models that a refusal names.
+/// Most models that are named where one is not known.
 const MODELS_NAMED: usize = 16;
 
 /// What would happen if this request were sent now. Changes and keeps nothing; needs no key.
@@ -101,18 +101,23 @@ pub(super) fn refusal(app: &App, rejection: Rejection) -> ApiError {
     if rejection != Rejection::ModelUnknown {
         return ApiError::from(rejection);
     }
-    let known: BTreeSet<GpuModel> =
-        app.cell.read_stale(|state| state.prices().keys().map(|(_, model, _)| *model).collect());
+    let known = app.cell.read_stale(known_models);
+    let detail = known.map_or_else(
+        || format!("{rejection}: none has a price yet"),
+        |known| format!("{rejection}: known are {known}"),
+    );
+    ApiError::content(rejection.code(), "/models", detail)
+}
+
+/// The models that have a price, in words; nothing if none has.
+pub(super) fn known_models(state: &sublet_core::State) -> Option<String> {
+    let known: BTreeSet<GpuModel> = state.prices().keys().map(|(_, model, _)| *model).collect();
     let named: Vec<String> = known.iter().take(MODELS_NAMED).map(GpuModel::to_string).collect();
     let more = match known.len().saturating_sub(MODELS_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let detail = match named.is_empty() {
-        true => format!("{rejection}: none has a price yet"),
-        false => format!("{rejection}: known are {}{more}", named.join(", ")),
-    };
-    ApiError::content(rejection.code(), "/models", detail)
+    (!named.is_empty()).then(|| format!("{}{more}", named.join(", ")))
 }
 
 fn text(outcome: &PlanOutcome, asked: GpuMilli, hold: Option<Money>) -> String {

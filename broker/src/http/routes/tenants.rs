@@ -8,7 +8,9 @@ use axum::http::StatusCode;
 use sublet_protocol::api::{Page, Problem, QuotaSet, QuotaView, TenantCreate, TenantView};
 use sublet_protocol::commands::Command;
 use sublet_protocol::ids::{GpuModel, TenantId};
+use sublet_protocol::units::GpuMilli;
 
+use super::plan;
 use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::extract::{Call, Id, Ids, Json, Operator, Params, Reader};
@@ -111,7 +113,25 @@ pub(crate) async fn set_quota(
     let change = Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
     // What it is already needs no record.
     let unchanged = views::quota_of(tenant, model, &quota);
-    Ok(Answer(change.find(views::quota_set).unwrap_or(unchanged)))
+    let view = change.find(views::quota_set).unwrap_or(unchanged);
+    let warning = app.cell.read_stale(|state| unseen_model(state, model));
+    Ok(Answer(QuotaView { warning: warning.filter(|_| quota.nominal > GpuMilli::ZERO), ..view }))
+}
+
+/// What is to be said of a model that nobody prices, offers or leases: it may come, or be misspelt.
+fn unseen_model(state: &sublet_core::State, model: GpuModel) -> Option<String> {
+    let is_seen = state.prices().keys().any(|(_, priced, _)| *priced == model)
+        || state.offers().values().any(|offer| offer.capacity().model == model)
+        || state.leases().values().any(|lease| lease.terms().model == model);
+    if is_seen {
+        return None;
+    }
+    let known = plan::known_models(state);
+    let known = known.map_or_else(String::new, |known| format!("; prices are posted for {known}"));
+    Some(format!(
+        "{model} has no price and is neither on offer nor on lease: if it is not to come later, the \
+         name may be wrong{known}"
+    ))
 }
 
 /// Quotas that the caller sees, by tenant and model.

@@ -83,8 +83,11 @@ async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
     let quota = Call::new("PUT", "/v1/tenants/globex/quotas/h200").operator().key("q");
     let quota = quota.json(&json!({"nominal": 4_000}));
     let set = world.call(quota.clone()).await.expect(200).json();
+    // A model that nobody offers may come, or be misspelt.
+    let warning = "h200 has no price and is neither on offer nor on lease: if it is not to come \
+                   later, the name may be wrong; prices are posted for a100";
     let expected = json!({"tenant": "globex", "model": "h200", "nominal": 4_000,
-        "borrow_limit": null, "lend_limit": null, "basis": "allowance"});
+        "borrow_limit": null, "lend_limit": null, "basis": "allowance", "warning": warning});
     assert_eq!(set, expected);
     // What it is already changes nothing but is remembered, so that it changes nothing later.
     let before = world.records();
@@ -95,6 +98,12 @@ async fn setting_up_is_answered_from_its_records_and_shown_afterwards() {
     let again = world.call(put("q2", 4_000)).await.expect(200);
     assert_eq!((again.json(), world.records()), (expected, before + 1));
     world.call(put("q3", 5_000)).await.expect(200);
+    for (model, nominal) in [("a100", 1_000), ("h200", 0)] {
+        let path = format!("/v1/tenants/acme/quotas/{model}");
+        let call = Call::new("PUT", &path).operator().key(model).json(&json!({"nominal": nominal}));
+        let known = world.call(call).await.expect(200).json();
+        assert!(known.get("warning").is_none(), "{known}");
+    }
     world.call(put("q2", 4_000)).await.expect(200);
     // The repeat is answered as it was, before the quota.
     assert_eq!(world.call(create).await.bytes, tenant.bytes);

@@ -68,6 +68,7 @@ pub(crate) fn quota_of(tenant: TenantId, model: GpuModel, quota: &Quota) -> Quot
         basis: quota.basis,
         held: None,
         figures: None,
+        warning: None,
     }
 }
 
