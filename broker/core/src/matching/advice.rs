@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sublet_protocol::capacity::Capacity;
 use sublet_protocol::ids::{ClusterId, GpuModel, NodeId, Region, RequestId, TenantId};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::requests::{Capability, Placement, RequestSpec, WaitReason};
@@ -71,6 +72,10 @@ pub enum Unmet {
     ClusterTooSmall(u32),
     /// No GPU on offer or on lease has that much memory; the most that one has.
     MemoryTooSmall(MiB),
+    /// No GPU on offer or on lease comes with that much CPU; the most that one does.
+    CpuTooSmall(CpuMilli),
+    /// No GPU on offer or on lease comes with that much host memory; the most that one does.
+    HostMemoryTooSmall(MiB),
     /// No cluster in an allowed region has a price posted for an allowed model and this tier.
     Unpriced,
     /// There are clusters, but none in an allowed region.
@@ -113,23 +118,55 @@ pub(super) fn shortfall(
 /// is known.
 ///
 /// It looks at every device that was ever offered if more GPUs are asked for on one node than
-/// [`NODE_USUAL`], and at all that is on offer or on lease if device memory is asked for.
+/// [`NODE_USUAL`], and at all that is on offer or on lease.
 #[must_use]
 pub fn unmet(state: &State, spec: &RequestSpec) -> Option<Unmet> {
-    unmet_at_sight(state, spec).or_else(|| {
+    let memory = || {
         let offered = state.offers.values().map(|offer| offer.terms.capacity.memory);
         let members = state.leases.values().flat_map(|lease| &lease.terms.members);
         let most = offered.chain(members.map(|member| member.capacity.memory)).max()?;
         (spec.memory > most).then_some(Unmet::MemoryTooSmall(most))
-    })
+    };
+    unmet_at_sight(state, spec).or_else(memory).or_else(|| unhosted(state, spec))
+}
+
+/// Whether nothing on offer or on lease comes with that much of a host.
+///
+/// A lease on a node whose GPUs share the host tells what was asked for, not what there is: beside one
+/// that looks like it too little is known.
+fn unhosted(state: &State, spec: &RequestSpec) -> Option<Unmet> {
+    let (mut cpu, mut memory) = (None, None);
+    let mut see = |capacity: &Capacity| {
+        cpu = cpu.max(Some(capacity.cpu));
+        memory = memory.max(Some(capacity.host_memory));
+    };
+    state.offers.values().for_each(|offer| see(&offer.terms.capacity));
+    for lease in state.leases.values() {
+        let asked = &state.requests.get(&lease.terms.request)?.spec;
+        for member in &lease.terms.members {
+            let Capacity { cpu, host_memory, .. } = member.capacity;
+            if cpu == asked.cpu || host_memory == asked.host_memory {
+                return None;
+            }
+            see(&member.capacity);
+        }
+    }
+    let (cpu, memory) = (cpu?, memory?);
+    match spec.cpu > cpu {
+        true => Some(Unmet::CpuTooSmall(cpu)),
+        false => (spec.host_memory > memory).then_some(Unmet::HostMemoryTooSmall(memory)),
+    }
 }
 
 /// This many GPUs on one node are nothing unusual: that they could ever be had is not checked when a
 /// request is submitted.
 pub const NODE_USUAL: u32 = 8;
+/// This much CPU and host memory for a GPU is nothing unusual, likewise: 64 cores and 512 GiB, the
+/// eighth of the largest machines with eight GPUs, times two to four.
+pub const HOST_USUAL: (CpuMilli, MiB) = (CpuMilli::new(64_000), MiB::new(524_288));
 
-/// As [`unmet`], as far as it costs no look at what is on offer and on lease: cheap enough to be told
-/// with each submission.
+/// As [`unmet`], as far as it costs no look at what is on offer and on lease, which only what is unusual
+/// ([`NODE_USUAL`], [`HOST_USUAL`]) is worth: cheap enough to be told with each submission.
 #[must_use]
 pub fn unmet_at_sight(state: &State, spec: &RequestSpec) -> Option<Unmet> {
     if let Some(unmet) = unpriced(state, spec) {
@@ -141,6 +178,10 @@ pub fn unmet_at_sight(state: &State, spec: &RequestSpec) -> Option<Unmet> {
     let most = clusters(state, spec).map(|(_, cluster)| cluster.devices_max).max()?;
     if devices > most {
         return Some(Unmet::ClusterTooSmall(most));
+    }
+    let is_usual = spec.cpu <= HOST_USUAL.0 && spec.host_memory <= HOST_USUAL.1;
+    if let Some(unmet) = (!is_usual).then(|| unhosted(state, spec)).flatten() {
+        return Some(unmet);
     }
     if spec.placement == Placement::Cluster || devices <= NODE_USUAL {
         return None;

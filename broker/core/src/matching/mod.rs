@@ -24,7 +24,7 @@ mod shift;
 mod solve;
 mod supply;
 
-pub use advice::{Change, NODE_USUAL, Shortfall, Unmet, unmet, unmet_at_sight};
+pub use advice::{Change, HOST_USUAL, NODE_USUAL, Shortfall, Unmet, unmet, unmet_at_sight};
 pub use explain::{
     Eta, Explanation, NearMiss, WhatIf, WhatIfOutcome, explain, explain_within, what_if,
     what_if_within,

@@ -155,13 +155,63 @@ fn what_nothing_known_could_meet_is_said_at_once() {
     world.must(operator(), Command::SetQuota { tenant: acme, model: of, quota });
     for (spec, unmet) in rows {
         assert_eq!(told(&world, &spec).unmet, unmet, "{spec:?}");
-        let is_of_memory = matches!(unmet, Some(Unmet::MemoryTooSmall(_)));
-        let at_sight = unmet.filter(|_| !is_of_memory);
+        let is_of_offers = matches!(unmet, Some(Unmet::MemoryTooSmall(_)));
+        let at_sight = unmet.filter(|_| !is_of_offers);
         assert_eq!(unmet_at_sight(&world.state, &spec), at_sight, "{spec:?}");
     }
     // Also of one that was submitted: it waits, as a larger node may come.
     let request = world.submit("acme", 2, on_one(9));
     assert_eq!(explain(view(&world), request).unwrap().unmet, Some(Unmet::NodeTooSmall(8)));
+}
+
+#[test]
+fn a_host_larger_than_any_that_is_known_is_said() {
+    let mut world = World::new();
+    world.register(0, 1);
+    let capacity = Capacity {
+        cpu: CpuMilli::new(96_000),
+        host_memory: MiB::new(1_000_000),
+        ..offer(gpu(0), 1, 1).capacity
+    };
+    for number in 0..2 {
+        let offer = OfferTerms { capacity, ..offer(gpu(number), 1, 1) };
+        world.must(agent(gpu(number)), Command::OfferCapacity { offer });
+    }
+    let of = |cpu, memory| RequestSpec {
+        cpu: CpuMilli::new(cpu),
+        host_memory: MiB::new(memory),
+        ..spec(Class::Batch, 1)
+    };
+    let (cores, memory) = (Unmet::CpuTooSmall(capacity.cpu), capacity.host_memory);
+    let rows = [
+        (of(96_001, 0), Some(cores)),
+        (of(96_000, 1_000_000), None),
+        (of(0, 1_000_001), Some(Unmet::HostMemoryTooSmall(memory))),
+        (of(1_000, 1_000_001), Some(Unmet::HostMemoryTooSmall(memory))),
+    ];
+    // What is leased is known as well.
+    let busy = world.submit("owner", 1, spec(Class::Batch, 1));
+    world.activate(busy, &[0]);
+    for number in [0, 1] {
+        for (spec, unmet) in &rows {
+            assert_eq!(matching::unmet(&world.state, spec), *unmet, "{spec:?}");
+            assert_eq!(unmet_at_sight(&world.state, spec), *unmet, "{spec:?}");
+        }
+        if number == 0 {
+            let other = world.submit("owner", 2, spec(Class::Batch, 1));
+            world.activate(other, &[1]);
+        }
+    }
+    // Little is no reason to look at everything when it is submitted.
+    let mut small = World::with_nodes(1);
+    let usual = of(64_000, 0);
+    assert_eq!(unmet_at_sight(&small.state, &usual), None);
+    assert_eq!(told(&small, &usual).unmet, Some(Unmet::CpuTooSmall(CpuMilli::new(16_000))));
+    // Where GPUs share their node's host, a lease tells what was asked for: nothing is concluded.
+    let asked = RequestSpec { cpu: CpuMilli::new(16_000), ..spec(Class::Batch, 1) };
+    let asked = small.submit("owner", 1, asked);
+    small.activate(asked, &[0]);
+    assert_eq!(told(&small, &usual).unmet, None);
 }
 
 /// Price is what places are compared by last: what would be granted without a cap is not the cheapest.

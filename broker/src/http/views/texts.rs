@@ -199,6 +199,14 @@ pub(crate) fn unmet(unmet: Unmet, currency: Currency) -> String {
             "no GPU on offer or on lease has more than {most} MiB: with this memory it cannot start \
              before a larger one is offered"
         ),
+        Unmet::CpuTooSmall(most) => format!(
+            "no GPU on offer or on lease comes with more than {most}/1000 of a core: with this cpu \
+             it cannot start before a larger host is offered"
+        ),
+        Unmet::HostMemoryTooSmall(most) => format!(
+            "no GPU on offer or on lease comes with more than {most} MiB of host memory: with this \
+             host_memory it cannot start before a larger host is offered"
+        ),
         Unmet::NoRegion => {
             "no cluster is in a region that it allows: it cannot start before one joins \
                             there"
