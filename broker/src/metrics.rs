@@ -6,7 +6,7 @@ use metrics::{
 };
 use sublet_core::State;
 use sublet_core::leader::ClockState;
-use sublet_protocol::commands::{Command, Outcome};
+use sublet_protocol::commands::{Command, GroupOutcome, Outcome};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::units::ClockOffset;
 
@@ -44,6 +44,9 @@ pub const REFUSED: &str = "sublet_broker_agent_messages_refused_total";
 pub const SENT: &str = "sublet_broker_messages_sent_total";
 /// Histogram. Seconds to make one plan.
 pub const PLAN: &str = "sublet_broker_plan_duration_seconds";
+/// Counter. Groups of plans judged, by `outcome` (`granted`, `pledged`, `promised`, `refused`,
+/// `overtaken`).
+pub const GROUPS: &str = "sublet_broker_plan_groups_total";
 /// Histogram. Seconds by which an agent's wall clock is off, whichever way, at each reading.
 pub const CLOCK: &str = "sublet_broker_agent_clock_offset_seconds";
 /// Gauge. Agents whose wall clock was measured, by `state` (`right`, `off`, `far`).
@@ -76,6 +79,7 @@ pub fn describe() {
     describe_counter!(REFUSED, "Messages from agents refused before the rules saw them, by why.");
     describe_counter!(SENT, "Messages to agents, by kind and result.");
     describe_histogram!(PLAN, Unit::Seconds, "Time to make one plan.");
+    describe_counter!(GROUPS, "Groups of plans judged, by outcome.");
     describe_histogram!(CLOCK, Unit::Seconds, "By how much an agent's wall clock is off.");
     describe_gauge!(CLOCKS, "Agents whose wall clock was measured, by state.");
     describe_counter!(SCRUBBED, "Sealed segments that were read again, by result.");
@@ -146,6 +150,17 @@ pub(crate) fn message_sent(kind: &'static str, is_sent: bool) {
 
 pub(crate) fn planned(took: std::time::Duration) {
     histogram!(PLAN).record(took.as_secs_f64());
+}
+
+pub(crate) fn group_judged(outcome: &GroupOutcome) {
+    let outcome = match outcome {
+        GroupOutcome::Granted { .. } => "granted",
+        GroupOutcome::Pledged => "pledged",
+        GroupOutcome::Promised => "promised",
+        GroupOutcome::Refused { .. } => "refused",
+        GroupOutcome::Overtaken { .. } => "overtaken",
+    };
+    counter!(GROUPS, "outcome" => outcome).increment(1);
 }
 
 pub(crate) fn clock_measured(offset: ClockOffset) {

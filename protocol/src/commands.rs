@@ -518,6 +518,27 @@ pub enum GroupOutcome {
     },
     /// A start was promised, or a promise withdrawn.
     Promised,
+    /// Nothing happened for this group, because something else came first.
+    Overtaken {
+        /// Why it was refused.
+        rejection: crate::refusals::Rejection,
+        /// The journal index of the record that has what it wanted: the grant or pledge of its request,
+        /// or of its slices to another.
+        by: u64,
+    },
+}
+
+impl GroupOutcome {
+    /// Why nothing happened for the group, if nothing did.
+    #[must_use]
+    pub const fn refusal(&self) -> Option<crate::refusals::Rejection> {
+        match self {
+            GroupOutcome::Granted { .. } | GroupOutcome::Pledged | GroupOutcome::Promised => None,
+            GroupOutcome::Refused { rejection } | GroupOutcome::Overtaken { rejection, .. } => {
+                Some(*rejection)
+            }
+        }
+    }
 }
 
 /// What the log answers to a stamped command once it is committed and applied.

@@ -96,7 +96,10 @@ fn run(state: &mut State, stamped: &Stamped, term: u64, now: Timestamp) -> Appli
                         journal.record(state, events);
                         outcome
                     }
-                    Err(rejection) => GroupOutcome::Refused { rejection },
+                    Err(rejection) => match decide::overtaken(state, group, rejection) {
+                        Some(by) => GroupOutcome::Overtaken { rejection, by },
+                        None => GroupOutcome::Refused { rejection },
+                    },
                 });
             }
         }

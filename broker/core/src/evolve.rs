@@ -295,7 +295,8 @@ fn requeued(state: &mut State, request: RequestId, reason: EndReason) {
 
 fn pledged(state: &mut State, request: RequestId, slices: &[SliceId], until: Timestamp) {
     let entry = state.requests.get_mut(&request).expect(LIVE_REQUEST);
-    entry.stage = RequestStage::Pledged { slices: slices.iter().copied().collect(), until };
+    let (slices_kept, by) = (slices.iter().copied().collect(), state.next_index);
+    entry.stage = RequestStage::Pledged { slices: slices_kept, until, by };
     promises::ended(state, request);
     state.pledged.extend(slices.iter().map(|slice| (*slice, request)));
     state.due.insert((until, Due::Pledge(request)));
@@ -303,7 +304,7 @@ fn pledged(state: &mut State, request: RequestId, slices: &[SliceId], until: Tim
 
 fn pledge_ended(state: &mut State, request: RequestId) {
     let entry = state.requests.get_mut(&request).expect(LIVE_REQUEST);
-    if let RequestStage::Pledged { slices, until } = &entry.stage {
+    if let RequestStage::Pledged { slices, until, .. } = &entry.stage {
         for slice in slices {
             state.pledged.remove(slice);
         }
@@ -342,6 +343,7 @@ fn granted(state: &mut State, terms: &LeaseTerms) {
     let fresh = Lease {
         terms: terms.clone(),
         granted_at: now,
+        granted_by: state.next_index,
         stage,
         stopped: BTreeSet::new(),
         used: Millis::ZERO,

@@ -257,7 +257,14 @@ impl World {
         PlanMember { slice, generation }
     }
 
+    /// What comes of a group of a plan. A refusal is told without who came first, which
+    /// [`World::outcome_of`] says.
     pub(crate) fn commit(&mut self, group: PlanGroup) -> GroupOutcome {
+        let outcome = self.outcome_of(group);
+        outcome.refusal().map_or(outcome, |rejection| GroupOutcome::Refused { rejection })
+    }
+
+    pub(crate) fn outcome_of(&mut self, group: PlanGroup) -> GroupOutcome {
         match self.ask(Actor::Leader, None, Command::CommitPlan { groups: vec![group] }) {
             Outcome::Done { mut groups, .. } => groups.remove(0),
             other => panic!("the plan came to {other:?}"),

@@ -10,7 +10,7 @@ use sublet_core::matching::index::Index;
 use sublet_core::matching::{self, Limits};
 use sublet_core::{State, StateView};
 use sublet_protocol::agent::Reply;
-use sublet_protocol::commands::{Actor, Command, Outcome};
+use sublet_protocol::commands::{Actor, Command, GroupOutcome, Outcome};
 use sublet_protocol::events::Event;
 use sublet_protocol::records::Record;
 
@@ -196,7 +196,8 @@ impl Parts {
     async fn lead(&self, command: Command, term: u64) -> Settled {
         let name = command.name();
         match self.propose(Actor::Leader, None, command, term).await {
-            Ok(Outcome::Done { .. } | Outcome::Repeated { .. }) => {}
+            Ok(Outcome::Done { groups, .. }) => groups.iter().for_each(judged),
+            Ok(Outcome::Repeated { .. }) => {}
             Ok(Outcome::Refused { rejection }) => {
                 tracing::debug!(
                     command = name,
@@ -273,6 +274,20 @@ impl Parts {
                 }
             }
         }
+    }
+}
+
+/// Says what the rules made of a group of a plan.
+fn judged(outcome: &GroupOutcome) {
+    metrics::group_judged(outcome);
+    match outcome {
+        GroupOutcome::Overtaken { rejection, by } => {
+            tracing::debug!(code = rejection.code(), seq = by, "group of a plan overtaken");
+        }
+        GroupOutcome::Refused { rejection } => {
+            tracing::debug!(code = rejection.code(), "group of a plan refused");
+        }
+        GroupOutcome::Granted { .. } | GroupOutcome::Pledged | GroupOutcome::Promised => {}
     }
 }
 

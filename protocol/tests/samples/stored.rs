@@ -166,9 +166,11 @@ pub fn outcomes() -> Vec<(String, Outcome)> {
     ];
     let rejection = Rejection::SpecInvalid(SpecError::Duration);
     let promised = GroupOutcome::Promised;
+    let overtaken = GroupOutcome::Overtaken { rejection: Rejection::OfferMissing, by: 299 };
     vec![
         ("done".into(), Outcome::Done { first: 300, count: 3, groups }),
         ("promised".into(), Outcome::Done { first: 300, count: 1, groups: vec![promised] }),
+        ("overtaken".into(), Outcome::Done { first: 300, count: 0, groups: vec![overtaken] }),
         ("repeated".into(), Outcome::Repeated { first: 70_000 }),
         ("refused".into(), Outcome::Refused { rejection }),
     ]

@@ -247,7 +247,9 @@ impl<'w> Cell<'w> {
         let applied = self.done(Actor::Leader, Command::CommitPlan { groups })?;
         let Outcome::Done { groups, .. } = applied.outcome else { return Ok(false) };
         match groups.first() {
-            Some(GroupOutcome::Refused { rejection }) => Err(Error::Grant(*rejection)),
+            Some(
+                GroupOutcome::Refused { rejection } | GroupOutcome::Overtaken { rejection, .. },
+            ) => Err(Error::Grant(*rejection)),
             Some(GroupOutcome::Granted { .. }) => {
                 self.rooms.take(pod, &slices)?;
                 Ok(true)

@@ -230,7 +230,7 @@ impl<'a> Run<'a> {
             }
             let applied = self.cell.done(Actor::Leader, Command::CommitPlan { groups })?;
             let Outcome::Done { groups, .. } = &applied.outcome else { return Ok(()) };
-            let is_refused = |group: &&GroupOutcome| matches!(group, GroupOutcome::Refused { .. });
+            let is_refused = |group: &&GroupOutcome| group.refusal().is_some();
             let refused = groups.iter().filter(is_refused).count();
             self.cell.tally.groups_refused += u64::try_from(refused).unwrap_or(u64::MAX);
             if refused == groups.len() {

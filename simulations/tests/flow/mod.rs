@@ -295,9 +295,8 @@ impl Flow {
         let applied = apply(&mut self.state, &stamped, 1);
         match &applied.outcome {
             Outcome::Done { groups, .. } => {
-                let is_refused = |group: &&sublet_protocol::commands::GroupOutcome| {
-                    matches!(group, sublet_protocol::commands::GroupOutcome::Refused { .. })
-                };
+                let is_refused =
+                    |group: &&sublet_protocol::commands::GroupOutcome| group.refusal().is_some();
                 assert_eq!(groups.iter().find(is_refused), None, "{:?}", stamped.command);
             }
             other => panic!("{:?}: {other:?}", stamped.command),

@@ -31,7 +31,12 @@ fn two_plans_for_one_gpu_make_one_lease() {
         };
     assert!(matches!(commit(plan(1)), GroupOutcome::Granted { .. }));
     let rejection = Rejection::OfferMissing;
-    assert_eq!(commit(plan(2)), GroupOutcome::Refused { rejection });
+    let GroupOutcome::Overtaken { rejection: told, by } = commit(plan(2)) else {
+        panic!("it is told who came first");
+    };
+    assert_eq!(told, rejection);
+    let lease = cell.state.leases().values().next().unwrap();
+    assert_eq!((lease.terms().request, lease.granted_by()), (RequestId::new(1), by));
 }
 
 /// Scenario 9 (HAMi#3096): a lock expires and its old holder comes late.

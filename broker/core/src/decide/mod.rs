@@ -6,6 +6,7 @@
 mod demand;
 mod ending;
 mod lease;
+mod overtaken;
 mod plan;
 mod promise;
 mod setup;
@@ -15,6 +16,7 @@ mod sweep;
 mod tenants;
 
 pub(crate) use demand::{could_ever_fit, is_model_known};
+pub(crate) use overtaken::overtaken;
 #[cfg(test)]
 pub(crate) use plan::decide_group;
 use sublet_protocol::commands::{Actor, Command, PLAN_GROUPS_MAX, PlanGroup, Stamped};

@@ -55,6 +55,8 @@ pub struct EndNotice {
 pub struct Lease {
     pub(crate) terms: LeaseTerms,
     pub(crate) granted_at: Timestamp,
+    /// The journal index of the record that granted it.
+    pub(crate) granted_by: u64,
     pub(crate) stage: LeaseStage,
     pub(crate) stopped: BTreeSet<SliceId>,
     pub(crate) used: Millis,
@@ -78,6 +80,12 @@ impl Lease {
     #[must_use]
     pub const fn granted_at(&self) -> Timestamp {
         self.granted_at
+    }
+
+    /// The journal index of the record that granted it.
+    #[must_use]
+    pub const fn granted_by(&self) -> u64 {
+        self.granted_by
     }
 
     /// Where it is in its life.

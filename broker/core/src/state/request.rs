@@ -22,6 +22,8 @@ pub enum RequestStage {
         slices: BTreeSet<SliceId>,
         /// Until when.
         until: Timestamp,
+        /// The journal index of the record that keeps them.
+        by: u64,
     },
     /// This lease serves it.
     Granted {

@@ -4,16 +4,18 @@ use sublet_protocol::commands::{
     Actor, Command, GroupOutcome, GuestOutcome, PlanGroup, PlanMember,
 };
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{LeaseId, RequestId};
+use sublet_protocol::ids::{Boot, LeaseId, RequestId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::offers::RescindReason;
 use sublet_protocol::quotas::Quota;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Class, Placement, RequestSpec};
 use sublet_protocol::units::{GpuMilli, MiB, Seconds};
 
-use crate::state::{LeaseStage, RequestStage};
-use crate::testing::{World, gpu, model, operator, spec, tenant, user};
+use crate::matching;
+use crate::state::{LeaseStage, RequestStage, StateView};
+use crate::testing::{World, agent, gpu, model, offer, operator, spec, tenant, user};
 
 fn grant(request: RequestId, members: Vec<PlanMember>) -> PlanGroup {
     PlanGroup::Grant { request, members }
@@ -51,7 +53,101 @@ fn one_slice_is_granted_once_even_within_one_plan() {
         panic!("{outcome:?}");
     };
     assert!(matches!(groups[0], GroupOutcome::Granted { .. }));
-    assert_eq!(groups[1], GroupOutcome::Refused { rejection: Rejection::OfferMissing });
+    let by = world.journal.last().unwrap().index;
+    let rejection = Rejection::OfferMissing;
+    assert_eq!(groups[1], GroupOutcome::Overtaken { rejection, by });
+}
+
+#[test]
+fn of_two_planners_with_one_view_one_commits_and_the_other_is_told_by_which_record() {
+    let mut world = World::with_nodes(1);
+    let busy = world.submit("owner", 1, spec(Class::Batch, 7));
+    world.activate(busy, &[0, 1, 2, 3, 4, 5, 6]);
+    let [first, second] = [(2, "acme"), (3, "owner")]
+        .map(|(number, name)| world.submit(name, number, spec(Class::Batch, 1)));
+    // Both see one free GPU. One of them has not heard of the first request.
+    let view = StateView { state: &world.state, now: world.now };
+    let plan = matching::plan(view);
+    let blind = grant(second, vec![world.member(gpu(7))]);
+    assert!(matches!(&plan[0], PlanGroup::Grant { request, .. } if *request == first));
+    let twin = plan[0].clone();
+    let granted = world.outcome_of(plan[0].clone());
+    assert!(matches!(granted, GroupOutcome::Granted { .. }));
+    let by = world.journal.last().unwrap().index;
+    let event = &world.journal.last().unwrap().event;
+    assert!(matches!(event, Event::LeaseGranted { terms, .. } if terms.request == first));
+    world.later(Seconds::new(1));
+    let before = world.state.clone();
+    let (taken, served) = (Rejection::OfferMissing, Rejection::RequestNotWaiting);
+    for (group, rejection) in [(blind, taken), (twin, served)] {
+        assert_eq!(world.outcome_of(group), GroupOutcome::Overtaken { rejection, by });
+    }
+    assert_eq!(world.state.leases(), before.leases(), "nothing happened");
+    assert!(world.state.requests()[&second].is_waiting());
+}
+
+#[test]
+fn what_was_withdrawn_and_not_taken_overtakes_nobody() {
+    let mut world = World::with_nodes(1);
+    let request = world.submit("acme", 1, spec(Class::Batch, 1));
+    let member = world.member(gpu(0));
+    let (slice, reason) = (gpu(0), RescindReason::Owner);
+    let rescind = Command::RescindOffer { slice, generation: 1, boot: Boot::new(1), reason };
+    world.must(agent(slice), rescind);
+    let rejection = Rejection::OfferMissing;
+    let refused = GroupOutcome::Refused { rejection };
+    assert_eq!(world.outcome_of(grant(request, vec![member])), refused);
+    // Nor does who asked for what it may not have.
+    let (a, b) = (world.member(gpu(1)), world.member(gpu(2)));
+    let refused = GroupOutcome::Refused { rejection: Rejection::PlanCount };
+    assert_eq!(world.outcome_of(grant(request, vec![a, b])), refused);
+}
+
+#[test]
+fn who_is_overtaken_by_a_pledge_is_told_which_one() {
+    let mut world = World::with_nodes(1);
+    let low = world.submit("owner", 1, spec(Class::Experiment, 8));
+    let lease = world.activate(low, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    world.later(Seconds::new(3_000));
+    let [first, second] =
+        [2, 3].map(|number| world.submit("acme", number, spec(Class::Latency, 1)));
+    let ends = |request| PlanGroup::Preempt {
+        request,
+        victims: vec![lease],
+        freed: vec![gpu(0)],
+        members: vec![],
+    };
+    assert_eq!(world.outcome_of(ends(first)), GroupOutcome::Pledged);
+    let pledged = world.journal.iter().rev();
+    let mut pledged =
+        pledged.filter(|record| matches!(record.event, Event::CapacityPledged { .. }));
+    let by = pledged.next().unwrap().index;
+    let rejection = Rejection::VictimProtected;
+    let overtaken = GroupOutcome::Overtaken { rejection, by };
+    assert_eq!(world.outcome_of(ends(second)), overtaken, "the victim is going already");
+    for number in 0..8 {
+        world.stop(lease, gpu(number), Seconds::new(3_000), GuestOutcome::Stopped);
+    }
+    let terms = offer(gpu(0), 2, 1);
+    world.must(agent(gpu(0)), Command::OfferCapacity { offer: terms });
+    let rejection = Rejection::SlicePledged;
+    let group = grant(second, vec![world.member(gpu(0))]);
+    assert_eq!(world.outcome_of(group), GroupOutcome::Overtaken { rejection, by });
+    // A victim that is spared overtakes nobody, though it has what is wanted.
+    let young = world.submit("owner", 4, spec(Class::Experiment, 1));
+    for number in 1..8 {
+        let terms = offer(gpu(number), 2, 1);
+        world.must(agent(gpu(number)), Command::OfferCapacity { offer: terms });
+    }
+    let young = world.activate(young, &[1]);
+    let group = PlanGroup::Preempt {
+        request: second,
+        victims: vec![young],
+        freed: vec![gpu(1)],
+        members: vec![],
+    };
+    let rejection = Rejection::VictimProtected;
+    assert_eq!(world.outcome_of(group), GroupOutcome::Refused { rejection });
 }
 
 #[test]
