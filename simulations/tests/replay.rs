@@ -1,9 +1,12 @@
 //! The replay through the real rules against the oracle.
 #![allow(clippy::unwrap_used, clippy::as_conversions, clippy::print_stderr, reason = "tests")]
 
+use sublet_protocol::ids::TenantId;
 use sublet_protocol::requests::DURATION_MAX;
-use sublet_protocol::units::Permille;
-use sublet_simulations::replay::{Options, Policy, Report, Window, Workload, replay};
+use sublet_protocol::units::{Permille, Seconds, Timestamp};
+use sublet_simulations::replay::{
+    Job, Options, Policy, Pool, Report, Shaping, Window, Workload, replay, shape,
+};
 
 mod reference;
 mod support;
@@ -121,5 +124,38 @@ fn the_public_trace_gives_the_designs_table() {
         eprintln!(
             "left out: the design's table needs `cargo test --release`, three days were replayed"
         );
+    }
+}
+
+/// Six days: by day a job of two GPUs every ten minutes, by night a small one an hour.
+fn days(nodes: u32) -> Workload {
+    let mut jobs = Vec::new();
+    for minute in (0..6 * 24 * 60).step_by(10) {
+        let (hour, turn) = (minute / 60 % 24, minute / 10);
+        let is_day = (9..17).contains(&hour);
+        if is_day || minute % 60 == 0 {
+            let (minutes, gpus) = if is_day { (60 + 7 * (turn % 9), 2) } else { (30, 1) };
+            let (submit, duration) = (Seconds::new(minute * 60), Seconds::new(minutes * 60));
+            jobs.push(Job { owner: 0, submit, duration, gpus });
+        }
+    }
+    let pool = Pool { tenant: TenantId::new("only").unwrap(), nodes, listed: 0 };
+    Workload { starts_at: Timestamp::new(1_506_830_400_000), pools: vec![pool], jobs }
+}
+
+#[test]
+fn peaks_fall_when_some_may_wait_and_no_deadline_is_missed_for_it() {
+    let patience = Seconds::new(20 * 3_600);
+    let shaping = Shaping { percent: 40, patience, hours: 8 };
+    // With room for all, and with so little that by day there is a queue.
+    for (nodes, falls, later) in [(4, 10, 40), (2, 0, 20)] {
+        let workload = days(nodes);
+        let shaped = shape(&workload, shaping, STRICT, &mut |_| {}).unwrap();
+        println!("{shaped}");
+        let (before, after) = (shaped.at_once.peak, shaped.shaped.peak);
+        assert!(after * 100 <= before * (100 - falls), "{nodes} nodes: {before} to {after}");
+        assert!(shaped.later >= later, "{nodes} nodes: {shaped:?}");
+        assert_eq!((shaped.missed, shaped.violations), (0, 0), "{nodes} nodes");
+        assert_eq!(shaped.met, shaped.may_wait, "there is time for all");
     }
 }

@@ -7,6 +7,7 @@ mod generate;
 mod mutations;
 mod replay;
 mod report;
+mod shape;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ enum Command {
     Replay(replay::Arguments),
     Fill(fill::Arguments),
     Report(report::Arguments),
+    Shape(shape::Arguments),
     Generate(generate::Arguments),
     Fit(fit::Arguments),
 }
@@ -50,6 +52,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Fill(arguments) => fill::run(&arguments),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Shape(arguments) => shape::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Fit(arguments) => fit::run(&arguments),
     };

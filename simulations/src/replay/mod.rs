@@ -10,6 +10,7 @@ pub(crate) mod policy;
 mod report;
 mod room;
 pub(crate) mod run;
+mod shaping;
 mod workload;
 
 pub use cell::{Error, Tally};
@@ -17,6 +18,7 @@ pub use policy::Policy;
 pub(crate) use report::Waits;
 pub use report::{Books, Invariants, Report, TenantReport};
 pub use run::{Options, Replayed, replay};
+pub use shaping::{Demand, Shaped, Shaping, shape};
 pub use workload::{
     DAYS_MAX, GPUS_MAX, GPUS_PER_NODE, Job, Pool, TENANTS_MAX, Window, Workload, WorkloadError,
 };

@@ -1,10 +1,11 @@
 //! The clockwork: arrivals and ends in order, a plan after each instant at which something happened.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use sublet_predictor::{Buffers, Declared, Question, predict};
 use sublet_protocol::commands::{Actor, Command, GroupOutcome, GuestOutcome, Outcome};
+use sublet_protocol::deferral::Deferral;
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::{ClusterId, LeaseId, Project, RequestId};
 use sublet_protocol::leases::LeaseTerms;
@@ -16,6 +17,7 @@ use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Seconds, Timestamp};
 
 use super::cell::{Cell, Error, GPU_MEMORY, Tally, user_of};
 use super::policy::{Planner, Policy, cluster_of};
+use super::shaping::Waiting;
 use super::{Job, Workload};
 
 /// The cluster of all GPUs where there is only one.
@@ -32,6 +34,12 @@ pub struct Replayed {
     pub gpu_seconds: u64,
     /// Of these, GPU-seconds in another tenant's cluster.
     pub borrowed_gpu_seconds: u64,
+    /// GPU-seconds that jobs ran in each hour from the start.
+    pub hours: Vec<u64>,
+    /// When the work of each job was done, from the start; nothing if it was dropped.
+    pub ended: Vec<Option<Seconds>>,
+    /// How long a start may take.
+    pub start_timeout: Seconds,
     /// Commands, records and checks.
     pub tally: Tally,
     /// Whether the books balance and no hold is left open.
@@ -58,7 +66,18 @@ pub fn replay(
     options: Options,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Replayed, Error> {
+    replay_deferred(workload, policy, (options, None), progress)
+}
+
+/// As [`replay`]; some jobs may wait for better hours.
+pub(super) fn replay_deferred(
+    workload: &Workload,
+    policy: Policy,
+    (options, waiting): (Options, Option<&Waiting>),
+    progress: &mut dyn FnMut(usize),
+) -> Result<Replayed, Error> {
     let mut run = Run::new(workload, policy, options)?;
+    run.waits_for = waiting;
     while let Some(now) = run.next_instant() {
         run.cell.advance(now);
         run.end_due(now)?;
@@ -102,6 +121,11 @@ struct Run<'a> {
     preemptions: u64,
     gpu_seconds: u64,
     borrowed_gpu_seconds: u64,
+    hours: Vec<u64>,
+    ended: Vec<Option<Seconds>>,
+    waits_for: Option<&'a Waiting>,
+    /// When something may start that waits for better hours.
+    alarms: BTreeSet<Timestamp>,
 }
 
 impl<'a> Run<'a> {
@@ -129,6 +153,10 @@ impl<'a> Run<'a> {
             preemptions: 0,
             gpu_seconds: 0,
             borrowed_gpu_seconds: 0,
+            hours: Vec::new(),
+            ended: vec![None; workload.jobs.len()],
+            waits_for: None,
+            alarms: BTreeSet::new(),
         })
     }
 
@@ -148,8 +176,11 @@ impl<'a> Run<'a> {
         }
         let arrival = self.workload.jobs.get(self.next_job).map(|job| job.submit);
         let end = self.ends.peek().map(|Reverse((end, _, _))| *end);
-        let next = arrival.into_iter().chain(end).min()?;
-        Some(self.workload.starts_at.after(next))
+        let next = arrival.into_iter().chain(end);
+        let next = next.map(|next| self.workload.starts_at.after(next));
+        let next = next.chain(self.alarms.first().copied()).min()?;
+        self.alarms.remove(&next);
+        Some(next)
     }
 
     fn end_due(&mut self, now: Timestamp) -> Result<(), Error> {
@@ -161,8 +192,9 @@ impl<'a> Run<'a> {
             if let Some(running) = self.running.remove(&lease) {
                 let job = running.job;
                 self.stop(&running, GuestOutcome::Exited { code: 0 })?;
-                if self.jobs[job].remaining > Seconds::ZERO {
-                    self.submit(job)?;
+                match self.jobs[job].remaining > Seconds::ZERO {
+                    true => self.submit(job)?,
+                    false => self.ended[job] = Some(end),
                 }
             }
         }
@@ -176,6 +208,7 @@ impl<'a> Run<'a> {
         let job = &self.workload.jobs[running.job];
         let gpu_seconds = ran.get() * u64::from(job.gpus);
         self.gpu_seconds += gpu_seconds;
+        use_hours(&mut self.hours, (running.began, now), job.gpus);
         if self.policy.has_clusters_per_tenant() && running.terms.owner != running.terms.tenant {
             self.borrowed_gpu_seconds += gpu_seconds;
         }
@@ -209,12 +242,26 @@ impl<'a> Run<'a> {
         let number = u128::try_from(self.requests.len()).unwrap_or(u128::MAX);
         let request = RequestId::new(number);
         let tenant = self.workload.pools[job.owner].tenant;
-        let submit = Command::SubmitRequest { request, tenant, spec: spec(&job) };
+        let asked = self.asked(index);
+        if let Some(asked) = &asked {
+            let opens = asked.windows.iter().map(|window| window.from);
+            self.alarms.extend(opens.chain([asked.start_by]).filter(|at| *at > self.cell.now()));
+        }
+        let spec = RequestSpec { deferral: asked.map(Box::new), ..spec(&job) };
+        let submit = Command::SubmitRequest { request, tenant, spec };
         self.cell.done(user_of(tenant), submit)?;
         self.requests.push(index);
         self.waiting += 1;
         self.planner.on_submitted(request, &job);
         Ok(())
+    }
+
+    /// What the job waits for when it is first submitted.
+    fn asked(&self, index: usize) -> Option<Deferral> {
+        let job = &self.workload.jobs[index];
+        let waiting = self.waits_for.filter(|_| self.jobs[index].remaining == job.duration)?;
+        let start_timeout = self.cell.view().state.policy().start_timeout;
+        waiting.asked((index, job), self.workload.starts_at, start_timeout)
     }
 
     /// Lets the planner propose until it has nothing more that the rules accept.
@@ -245,6 +292,10 @@ impl<'a> Run<'a> {
         for record in records {
             match &record.event {
                 Event::LeaseGranted { terms, .. } => self.start(terms)?,
+                // Who rests starts then, though nothing else may happen at that instant.
+                Event::StartPromised { start, .. } if self.waits_for.is_some() => {
+                    self.alarms.extend(Some(*start).filter(|start| *start > self.cell.now()));
+                }
                 Event::LeaseEnding { lease, .. } => {
                     if let Some(running) = self.running.remove(lease) {
                         self.preemptions += 1;
@@ -286,9 +337,27 @@ impl<'a> Run<'a> {
             preemptions: self.preemptions,
             gpu_seconds: self.gpu_seconds,
             borrowed_gpu_seconds: self.borrowed_gpu_seconds,
+            hours: self.hours,
+            ended: self.ended,
+            start_timeout: self.cell.view().state.policy().start_timeout,
             tally: self.cell.tally,
             is_balanced,
         })
+    }
+}
+
+/// Adds what `gpus` did between two instants to the hours.
+fn use_hours(hours: &mut Vec<u64>, (began, ended): (Seconds, Seconds), gpus: u32) {
+    let (mut at, end) = (began.get(), ended.get());
+    while at < end {
+        let hour = at / 3_600;
+        let next = end.min((hour + 1) * 3_600);
+        let place = usize::try_from(hour).unwrap_or(usize::MAX);
+        if hours.len() <= place {
+            hours.resize(place + 1, 0);
+        }
+        hours[place] += (next - at) * u64::from(gpus);
+        at = next;
     }
 }
 
