@@ -27,6 +27,7 @@ use sublet_protocol::transport::{Address, BrokerLink};
 use sublet_protocol::units::Timestamp;
 use tempfile::TempDir;
 
+use crate::behind::may_be_behind;
 use crate::clock::Clock;
 use crate::clocks::Clocks;
 use crate::config::{self, Config};
@@ -67,6 +68,16 @@ pub(crate) struct Parts {
     pub(crate) relay: Relay,
     /// Removed when the cell is shut down or dropped.
     folder: Mutex<Option<TempDir>>,
+}
+
+/// What a broker knows without asking another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Records in its ledger.
+    pub records: u64,
+    /// How long ago it last heard from the leader, or from a quorum if it leads. Nothing if it has
+    /// heard from no leader since it started or last took part in an election.
+    pub heard: Option<Duration>,
 }
 
 impl std::fmt::Debug for Cell {
@@ -181,16 +192,30 @@ impl Cell {
     /// Reads the state after everything that was acknowledged before this call. Commands wait while
     /// `read` runs: be short, and do not call the cell from within.
     ///
+    /// Within [`behind`](crate::behind) it is [`Cell::read_stale`].
+    ///
     /// # Errors
     /// [`Error::NotLeader`], [`Error::Stopped`].
     pub async fn read<R>(&self, read: impl FnOnce(&State) -> R) -> Result<R, Error> {
-        self.parts.raft.read_index().await?;
+        if !may_be_behind() {
+            self.parts.raft.read_index().await?;
+        }
         Ok(self.parts.machine.read(read))
     }
 
     /// Reads the state as this node knows it; it may be behind.
     pub fn read_stale<R>(&self, read: impl FnOnce(&State) -> R) -> R {
         self.parts.machine.read(read)
+    }
+
+    /// How far behind [`Cell::read_stale`] may be.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub async fn known(&self) -> Result<Known, Error> {
+        // In this order: what is read after it is at least as new.
+        let heard = self.parts.raft.heard().await?;
+        Ok(Known { records: self.head()?.size, heard })
     }
 
     /// Ledger time now.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use sublet_protocol::ids::TenantId;
 
-use crate::client::Client;
+use crate::client::{Client, Reads};
 use crate::config::{Given, Role, Settings, Wanted};
 use crate::failure::Outcome;
 use crate::output::{Color, Format, Printer};
@@ -27,6 +27,10 @@ pub(super) struct Global {
     /// Act for this tenant instead of the profile's.
     #[arg(long = "as", global = true, env = "SUBLET_TENANT", value_name = "TENANT")]
     acting: Option<TenantId>,
+    /// Read what the asked broker knows, without its asking the leader: answered also where there is
+    /// no leader, and perhaps behind. How far is said on standard error.
+    #[arg(long, global = true)]
+    stale: bool,
     /// The form of the output.
     #[arg(
         short,
@@ -53,15 +57,17 @@ pub(super) struct Context {
     given: Given,
     acting: Option<TenantId>,
     receipt: Option<PathBuf>,
+    reads: Reads,
 }
 
 impl Context {
     /// From the flags.
     pub(super) fn new(global: Global) -> Context {
-        let Global { server, token, profile, acting, output, receipt, no_color } = global;
+        let Global { server, token, profile, acting, stale, output, receipt, no_color } = global;
         let color = if no_color { Color::Never } else { Color::Auto };
         let printer = Printer::new(output, color);
-        Context { printer, given: Given { server, token, profile }, acting, receipt }
+        let reads = if stale { Reads::Stale } else { Reads::Current };
+        Context { printer, given: Given { server, token, profile }, acting, receipt, reads }
     }
 
     /// What flags, environment and profile say together.
@@ -78,7 +84,8 @@ impl Context {
     pub(super) fn client_as(&self, mut roles: Vec<Role>) -> Outcome<Client> {
         let settings = self.settings()?;
         roles.retain(|role| settings.credentials.has(*role));
-        Ok(Client::new(settings, Wanted { tenant: self.acting, roles }, self.receipt.clone()))
+        let wanted = Wanted { tenant: self.acting, roles };
+        Ok(Client::new(settings, wanted, self.receipt.clone()).reading(self.reads))
     }
 
     /// Whom to act for, if it was said.

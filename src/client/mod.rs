@@ -16,10 +16,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use sublet_broker::http::{AGE_HEADER, INDEX_HEADER};
 use ureq::http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use crate::config::{Settings, TOKEN_LIFE, Wanted};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::output;
 
 pub(crate) use pages::{all, each};
 pub(crate) use query::Query;
@@ -47,6 +49,16 @@ pub(crate) struct Client {
     /// Where the receipt of the first change goes, if it is wanted; taken once it is written.
     receipt: RefCell<Option<PathBuf>>,
     token: RefCell<Option<(Instant, Option<String>)>>,
+    reads: Reads,
+}
+
+/// What reads show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reads {
+    /// Everything that was acknowledged before.
+    Current,
+    /// What the asked broker knows; a note says how old that may be.
+    Stale,
 }
 
 /// The body of an answer as it arrives.
@@ -71,7 +83,13 @@ impl Client {
             .user_agent(concat!("sublet/", env!("CARGO_PKG_VERSION")))
             .build();
         let (receipt, token) = (RefCell::new(receipt), RefCell::new(None));
-        Client { settings, wanted, agent: config.into(), receipt, token }
+        let reads = Reads::Current;
+        Client { settings, wanted, agent: config.into(), receipt, token, reads }
+    }
+
+    /// It, with these reads.
+    pub(crate) fn reading(self, reads: Reads) -> Client {
+        Client { reads, ..self }
     }
 
     /// What the client was made from.
@@ -193,8 +211,14 @@ impl Client {
         body: Option<&[u8]>,
         headers: &HeaderMap,
     ) -> Outcome<Try> {
-        let mut request =
-            Request::builder().method(method).uri(format!("{}{path}", self.settings.server));
+        let is_stale = self.reads == Reads::Stale && *method == Method::GET;
+        let stale = match (is_stale, path.contains('?')) {
+            (true, true) => "&stale=true",
+            (true, false) => "?stale=true",
+            (false, _) => "",
+        };
+        let uri = format!("{}{path}{stale}", self.settings.server);
+        let mut request = Request::builder().method(method).uri(uri);
         for (name, value) in headers {
             request = request.header(name, value);
         }
@@ -212,7 +236,12 @@ impl Client {
             None => request.body(()).map_err(ureq::Error::from).and_then(|r| self.agent.run(r)),
         };
         match result {
-            Ok(response) if response.status().is_success() => Ok(Try::Answer(response)),
+            Ok(response) if response.status().is_success() => {
+                if is_stale {
+                    output::note(&age(response.headers()));
+                }
+                Ok(Try::Answer(response))
+            }
             Ok(response) => self.refused(path, response),
             Err(error) => problem::unreachable(&self.settings, &error),
         }
@@ -263,6 +292,20 @@ impl Client {
                 .because(format!("status {status}: {error}"))
                 .hint("is that a Sublet server, and of the same version as this command?")
         })
+    }
+}
+
+/// How old a stale answer may be, in words.
+fn age(headers: &HeaderMap) -> String {
+    let number = |name| headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
+    let records = number(INDEX_HEADER).unwrap_or(0);
+    match number(AGE_HEADER) {
+        Some(millis) => format!(
+            "as of {records} records; the broker heard from the leader {}.{} s ago",
+            millis / 1_000,
+            millis % 1_000 / 100
+        ),
+        None => format!("as of {records} records; the broker knows of no leader"),
     }
 }
 
@@ -334,6 +377,18 @@ mod tests {
         let keys = served.join().unwrap();
         assert_eq!((seven, keys.len()), (7, 3));
         assert!(keys.iter().all(|key| *key == keys[0] && key.len() == 32), "{keys:?}");
+    }
+
+    #[test]
+    fn the_age_of_an_answer_is_told_in_words() {
+        let mut headers = HeaderMap::new();
+        headers.insert(INDEX_HEADER, header_value("7").unwrap());
+        assert_eq!(age(&headers), "as of 7 records; the broker knows of no leader");
+        headers.insert(AGE_HEADER, header_value("2_345").unwrap());
+        assert_eq!(age(&headers), "as of 7 records; the broker knows of no leader");
+        headers.insert(AGE_HEADER, header_value("2345").unwrap());
+        let told = age(&headers);
+        assert_eq!(told, "as of 7 records; the broker heard from the leader 2.3 s ago");
     }
 
     #[test]

@@ -65,6 +65,11 @@ fn a_leader_that_is_cut_off_acknowledges_nothing_and_the_others_go_on() {
         let done = brokers.sublet(leader, arguments);
         assert_eq!(done.code, 75, "{done:#?}");
     }
+    // What it knows it says, and how old that may be.
+    let behind = brokers.sublet(leader, &["--stale", "tenant", "list"]);
+    assert_eq!(behind.code, 0, "{behind:#?}");
+    assert!(behind.out.contains("before") && !behind.out.contains("majority"), "{behind:#?}");
+    assert!(behind.err.contains("as of "), "{behind:#?}");
     let seen = brokers.status(other);
     let cut = seen["brokers"].as_array().unwrap().iter().find(|broker| broker["id"] == leader);
     assert_eq!(cut.unwrap()["reached"], false);

@@ -18,6 +18,7 @@ mod named;
 mod receipt;
 mod routes;
 mod server;
+mod stale;
 mod streams;
 mod views;
 mod visibility;
@@ -30,3 +31,4 @@ pub use routes::openapi;
 pub use server::{
     CONNECTIONS_MAX, Config, HEADER_TIMEOUT, Server, WRITE_TIMEOUT, install_metrics, serve,
 };
+pub use stale::{AGE_HEADER, INDEX_HEADER};

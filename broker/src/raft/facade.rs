@@ -293,6 +293,15 @@ impl Raft {
         Ok(LogPosition { term, index })
     }
 
+    /// How long ago this node last heard from the leader, or from a quorum if it leads. Nothing if it
+    /// has heard from no leader since it started, or since it last granted a vote.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub async fn heard(&self) -> Result<Option<Duration>, Error> {
+        reads::heard(&self.inner.core).await
+    }
+
     /// Waits until the entry at `index` has been applied here.
     ///
     /// # Errors

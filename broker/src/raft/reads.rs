@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ForwardReason, ForwardToLeader, LinearizableReadError, RaftError};
 use openraft::raft::ReadPolicy;
 use openraft::type_config::alias::LogIdOf;
+use openraft::{Instant as _, ServerState};
 use tokio::time::Instant;
 
 use super::facade::Core;
@@ -53,6 +55,26 @@ pub(super) async fn read_index(core: &Core, patience: Duration) -> Result<LogPos
             Err(error) => wait_or_refuse(error, lease_gone).await?,
         }
     }
+}
+
+/// How long ago this node last heard from the leader, or from a quorum if it leads: what had been
+/// committed by then is known here or on its way. Nothing if it has heard from no leader since it
+/// started, or since it last granted a vote.
+///
+/// # Errors
+/// [`Error::Stopped`].
+pub(super) async fn heard(core: &Core) -> Result<Option<Duration>, Error> {
+    let metrics = core.metrics().borrow_watched().clone();
+    if metrics.state == ServerState::Leader {
+        let alone = metrics.membership_config.membership().voter_ids().eq([metrics.id]);
+        let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner().elapsed());
+        return Ok(if alone { Some(Duration::ZERO) } else { acked });
+    }
+    let last = core.with_raft_state(|state| {
+        let is_leaders = state.vote_ref().committed;
+        state.vote_last_modified().filter(|_| is_leaders)
+    });
+    Ok(last.await.map_err(|_| Error::Stopped)?.map(|last| last.elapsed()))
 }
 
 /// Waits a moment if it is worth another attempt, else says why not.

@@ -31,6 +31,7 @@ use utoipa_axum::routes;
 use super::app::App;
 use super::error::ApiError;
 use super::finish::{finish, guard, panicked};
+use super::stale;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -102,6 +103,8 @@ fn open() -> OpenApiRouter<App> {
 #[must_use]
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut document = guarded().into_openapi();
+    let reads = document.paths.paths.values_mut().filter_map(|path| path.get.as_mut());
+    reads.for_each(stale::describe);
     document.merge(open().into_openapi());
     let token = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("JWT").build();
     let components = document.components.get_or_insert_default();
@@ -118,6 +121,7 @@ pub(crate) fn router(app: App) -> Router {
     let (guarded, _) = guarded().split_for_parts();
     let (open, _) = open().split_for_parts();
     guarded
+        .route_layer(from_fn_with_state(app.clone(), stale::allow))
         .route_layer(from_fn_with_state(app.clone(), guard))
         .merge(open)
         .route("/openapi.json", get(served))

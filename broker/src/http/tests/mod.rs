@@ -10,5 +10,6 @@ mod matrix;
 mod page;
 mod proofs;
 mod serving;
+mod stale;
 mod support;
 mod watching;
