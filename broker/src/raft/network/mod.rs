@@ -24,6 +24,8 @@ mod peer;
 mod receive;
 mod server;
 mod transfer;
+#[cfg(test)]
+mod transfer_tests;
 
 pub use asks::{AskHandler, Asked};
 pub use identity::{Identity, IdentityError, Security, TlsFiles, broker_name};

@@ -19,7 +19,7 @@ use super::transfer::{STALL, blocking};
 /// Largest piece in bytes.
 const PIECE_MAX: usize = 64 * 1_024 * 1_024;
 /// Largest snapshot file in bytes, more than the machine ever writes.
-const FILE_MAX: u64 = 4 * 1_024 * 1_024 * 1_024;
+pub(super) const FILE_MAX: u64 = 4 * 1_024 * 1_024 * 1_024;
 /// How often the leader hears that the snapshot is being taken in.
 const SIGN: Duration = Duration::from_secs(2);
 

@@ -174,9 +174,16 @@ async fn consensus(frames: Frames, host: &Host) -> io::Result<()> {
                 _other => Err(io::Error::new(io::ErrorKind::InvalidData, "an unasked answer")),
             }
         };
-        tokio::select! {
-            handled = handled => handled?,
+        let handled = tokio::select! {
+            handled = handled => handled,
             written = writer.as_mut() => return written,
+        };
+        if let Err(error) = handled {
+            // What was said last still goes out, so that the other side learns why.
+            tasks.shutdown().await;
+            drop((answers, session));
+            writer.await?;
+            return Err(error);
         }
         while tasks.try_join_next().is_some() {}
     }

@@ -85,6 +85,10 @@ async fn exchange(
     let mut offset = from;
     while offset < bytes {
         let chunk = file.chunk(offset, CHUNK).await?;
+        if chunk.is_empty() {
+            let text = "the snapshot's file is shorter than it was";
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
         offset = offset.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
         part(frames, call, chunk, offset >= bytes).await?;
     }

@@ -11,6 +11,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+pub(super) use peers::{free_port, settings};
+
 use super::{Applied, FatalHook, LogPosition, Machine, MachineError, Options, Raft};
 
 /// Keeps every command with its position. A command `seal…` asks for a snapshot, `fail` fails,
@@ -25,17 +27,17 @@ pub(super) struct Diary {
 }
 
 impl Diary {
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// All applied commands as text, in order.
-    fn commands(&self) -> Vec<String> {
+    pub(super) fn commands(&self) -> Vec<String> {
         let pages = self.pages.lock().unwrap();
         pages.iter().map(|(_, command)| String::from_utf8(command.clone()).unwrap()).collect()
     }
 
-    fn restored(&self) -> Vec<LogPosition> {
+    pub(super) fn restored(&self) -> Vec<LogPosition> {
         self.restored.lock().unwrap().clone()
     }
 
@@ -113,7 +115,7 @@ async fn propose(raft: &Raft, command: &str) -> LogPosition {
 }
 
 /// Proposes a seal and waits until its snapshot has been stored.
-async fn seal(raft: &Raft, name: &str) -> LogPosition {
+pub(super) async fn seal(raft: &Raft, name: &str) -> LogPosition {
     let at = raft.propose_last(format!("seal {name}").into_bytes()).await.unwrap().0;
     until(|| raft.status().snapshot == Some(at)).await;
     at

@@ -24,7 +24,12 @@ struct Node {
     diary: Arc<Diary>,
 }
 
-pub(super) fn settings(folder: &Path, id: u64, begin: Begin, listen: SocketAddr) -> Options {
+pub(in super::super) fn settings(
+    folder: &Path,
+    id: u64,
+    begin: Begin,
+    listen: SocketAddr,
+) -> Options {
     let (mut options, _) = options(folder);
     options.node_id = id;
     options.begin = begin;
@@ -43,7 +48,7 @@ pub(super) fn settings(folder: &Path, id: u64, begin: Begin, listen: SocketAddr)
 }
 
 /// A port that was free a moment ago.
-pub(super) fn free_port() -> SocketAddr {
+pub(in super::super) fn free_port() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
