@@ -1,6 +1,6 @@
 //! Three `sublet server`s on this machine, and what stands between them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,8 +20,22 @@ use crate::support::{Done, Home, wait_for};
 
 pub const CELL: &str = "berlin";
 
-/// Which brokers cannot talk to which: (from, to).
-type Cuts = Arc<Mutex<BTreeSet<(u64, u64)>>>;
+/// How often a wire is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What becomes of bytes on their way from one broker to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    /// Connections are closed, and none is made.
+    Cut,
+    /// They do not arrive, as if a cable were pulled; they do once it is put back.
+    Held,
+    /// They arrive late, also those that come after them.
+    Late(Duration),
+}
+
+/// The wires that are not as they should be: (from, to).
+type Wires = Arc<Mutex<BTreeMap<(u64, u64), Wire>>>;
 
 /// A port that was free a moment ago.
 fn free_port() -> SocketAddr {
@@ -30,11 +44,11 @@ fn free_port() -> SocketAddr {
 
 /// The brokers, numbered from 1, each behind a proxy that can cut it off from another.
 pub struct Brokers {
-    home: Home,
+    home: Arc<Home>,
     children: Vec<Option<Child>>,
     apis: Vec<SocketAddr>,
     proxies: Vec<SocketAddr>,
-    cuts: Cuts,
+    wires: Wires,
 }
 
 impl Brokers {
@@ -46,11 +60,11 @@ impl Brokers {
         let public = key.verifying_key().to_public_key_pem(LineEnding::LF).unwrap();
         fs::write(home.path().join("ops.key"), private.as_bytes()).unwrap();
         fs::write(home.path().join("ops.pub.pem"), public).unwrap();
-        let cuts = Cuts::default();
+        let wires = Wires::default();
         let (mut apis, mut proxies) = (Vec::new(), Vec::new());
         for id in 1..=3 {
             let (api, listen) = (free_port(), free_port());
-            let proxy = proxy(id, listen, Arc::clone(&cuts));
+            let proxy = proxy(id, listen, Arc::clone(&wires));
             let config = format!(
                 "cell = \"{CELL}\"\nbroker = {id}\ndata_dir = \"data-{id}\"\n\
                  [peers]\nlisten = \"{listen}\"\naddress = \"{proxy}\"\nplain = true\n\
@@ -70,7 +84,8 @@ impl Brokers {
             home.path().join("ops.key").display()
         );
         fs::write(profiles.join("default.toml"), profile).unwrap();
-        Brokers { home, children: vec![None, None, None], apis, proxies, cuts }
+        let home = Arc::new(home);
+        Brokers { home, children: vec![None, None, None], apis, proxies, wires }
     }
 
     /// A cell of all three that vote.
@@ -136,16 +151,21 @@ impl Brokers {
         kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), signal).unwrap();
     }
 
-    /// Cuts all connections between a broker and the others, or heals them.
+    /// Cuts all connections between a broker and the others.
     pub fn cut_off(&self, id: u64) {
-        let mut cuts = self.cuts.lock().unwrap();
         for other in (1..=3).filter(|other| *other != id) {
-            cuts.extend([(id, other), (other, id)]);
+            self.wire(&[(id, other), (other, id)], Wire::Cut);
         }
     }
 
+    /// Does this to what is said from each first to each second broker.
+    pub fn wire(&self, pairs: &[(u64, u64)], wire: Wire) {
+        self.wires.lock().unwrap().extend(pairs.iter().map(|pair| (*pair, wire)));
+    }
+
+    /// All wires are as they should be.
     pub fn heal(&self) {
-        self.cuts.lock().unwrap().clear();
+        self.wires.lock().unwrap().clear();
     }
 
     /// Runs the command line on broker `id`.
@@ -158,6 +178,16 @@ impl Brokers {
         let done = self.sublet(id, arguments);
         assert_eq!(done.code, 0, "{done:#?}\n{}", fs::read_to_string(self.log(id)).unwrap());
         done.out
+    }
+
+    /// What makes two tokens, of an operator and of a tenant.
+    pub fn tokens(&self, tenant: &'static str) -> impl Fn() -> [String; 2] + Sync + use<> {
+        let home = Arc::clone(&self.home);
+        move || {
+            let token = |arguments: &[&str]| home.ok(arguments).trim().to_owned();
+            let operator = token(&["token", "--role", "operator"]);
+            [operator, token(&["token", "--role", "tenant", "--tenant", tenant])]
+        }
     }
 
     /// The cell as broker `id` sees it.
@@ -218,52 +248,69 @@ fn place(id: u64) -> usize {
 /// greeting's version, three small numbers, and the cell's name with its length.
 const CALLER_AT: usize = 4 + 1 + 3 + 1 + CELL.len();
 
-/// Passes bytes between callers and broker `id`, unless the two are cut off from one another.
-fn proxy(id: u64, to: SocketAddr, cuts: Cuts) -> SocketAddr {
+/// What becomes of bytes of one broker for another.
+fn wire(wires: &Wires, pair: (u64, u64)) -> Option<Wire> {
+    wires.lock().unwrap().get(&pair).copied()
+}
+
+/// Passes bytes between callers and broker `id`, as far as the wires between the two let them.
+fn proxy(id: u64, to: SocketAddr, wires: Wires) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for caller in listener.incoming().map_while(Result::ok) {
-            let cuts = Arc::clone(&cuts);
+            let wires = Arc::clone(&wires);
             std::thread::spawn(move || {
                 let mut greeting = [0; CALLER_AT + 1];
                 let mut caller = caller;
                 if caller.read_exact(&mut greeting).is_err() {
                     return;
                 }
-                let pair = (u64::from(greeting[CALLER_AT]), id);
-                let Ok(mut broker) = TcpStream::connect(to) else { return };
-                if cuts.lock().unwrap().contains(&pair) || broker.write_all(&greeting).is_err() {
+                let from = u64::from(greeting[CALLER_AT]);
+                let (there, back) = ((from, id), (id, from));
+                if [there, back].iter().any(|pair| wire(&wires, *pair) == Some(Wire::Cut)) {
                     return;
                 }
-                let back = (broker.try_clone().unwrap(), caller.try_clone().unwrap());
-                let for_back = Arc::clone(&cuts);
-                std::thread::spawn(move || pass(back.0, back.1, pair, &for_back));
-                pass(caller, broker, pair, &cuts);
+                let Ok(broker) = TcpStream::connect(to) else { return };
+                let ends = (broker.try_clone().unwrap(), caller.try_clone().unwrap());
+                let for_back = Arc::clone(&wires);
+                std::thread::spawn(move || pass(ends, &[], back, &for_back));
+                pass((caller, broker), &greeting, there, &wires);
             });
         }
     });
     address
 }
 
-/// Passes bytes in one direction until an end is gone or the two are cut off.
-fn pass(mut from: TcpStream, mut to: TcpStream, pair: (u64, u64), cuts: &Cuts) {
-    from.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let mut bytes = [0; 64 * 1_024];
-    while !cuts.lock().unwrap().contains(&pair) {
+/// Passes bytes in one direction, `first` before the others, until an end is gone or the wire is cut.
+fn pass((mut from, mut to): (TcpStream, TcpStream), first: &[u8], pair: (u64, u64), wires: &Wires) {
+    from.set_read_timeout(Some(LOOK)).unwrap();
+    let mut bytes = vec![0; 64 * 1_024];
+    let mut is_whole = first.is_empty() || carry(&mut to, first, pair, wires);
+    while is_whole && wire(wires, pair) != Some(Wire::Cut) {
         match from.read(&mut bytes) {
             Ok(0) => break,
-            Ok(count) => {
-                // What was read just before a cut is lost with it.
-                let is_cut = cuts.lock().unwrap().contains(&pair);
-                if is_cut || to.write_all(&bytes[..count]).is_err() {
-                    break;
-                }
-            }
+            // What was read just before a cut is lost with it.
+            Ok(count) => is_whole = carry(&mut to, &bytes[..count], pair, wires),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(_) => break,
         }
     }
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Brings bytes to the other side when the wire lets them; whether they arrived.
+fn carry(to: &mut TcpStream, bytes: &[u8], pair: (u64, u64), wires: &Wires) -> bool {
+    loop {
+        match wire(wires, pair) {
+            Some(Wire::Cut) => return false,
+            Some(Wire::Held) => std::thread::sleep(LOOK),
+            Some(Wire::Late(time)) => {
+                std::thread::sleep(time);
+                return to.write_all(bytes).is_ok();
+            }
+            None => return to.write_all(bytes).is_ok(),
+        }
+    }
 }

@@ -13,6 +13,7 @@ mod brokers;
 mod cell;
 mod crash;
 mod dev;
+mod histories;
 mod shell;
 mod support;
 mod walk;
