@@ -66,6 +66,8 @@ pub(crate) struct Parts {
     pub(crate) clock: Clock,
     pub(crate) clocks: Clocks,
     pub(crate) relay: Relay,
+    /// Nothing in a cell of one.
+    identity: Option<Identity>,
     /// Removed when the cell is shut down or dropped.
     folder: Mutex<Option<TempDir>>,
 }
@@ -119,9 +121,11 @@ impl Cell {
         options.begin = config.begin;
         options.log_file_bytes = config.log_file_bytes;
         let answering = Answering::default();
+        let mut shown = None;
         if let Some(config::Peers { listen, endpoint, security }) = config.peers {
             let identity = Identity::load(&security, config.cell.as_str(), config.node_id);
             let identity = identity.map_err(Error::Identity)?;
+            shown = Some(identity.clone());
             let asks = answering.handler();
             options.peers = Some(raft::Peers { listen, endpoint, identity, asks });
         }
@@ -134,6 +138,7 @@ impl Cell {
             clock: Clock::new(config.clock),
             clocks: Clocks::default(),
             relay: Relay::default(),
+            identity: shown,
             folder: Mutex::new(folder),
         };
         if let Err(error) = parts.begin(config.cell, config.policy, &path).await {
@@ -382,6 +387,15 @@ impl Cell {
     #[must_use]
     pub fn listens(&self) -> Option<SocketAddr> {
         self.parts.raft.listens()
+    }
+
+    /// Reads the files of the certificates again. They count for connections that are made from now
+    /// on. Blocks for as long as reading takes.
+    ///
+    /// # Errors
+    /// [`Error::Identity`]: those that were read before still count.
+    pub fn reload_certificates(&self) -> Result<(), Error> {
+        self.parts.identity.as_ref().map_or(Ok(()), Identity::reload).map_err(Error::Identity)
     }
 
     /// The state of this node's replication.

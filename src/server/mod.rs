@@ -92,6 +92,7 @@ async fn serve(settings: Settings) -> Outcome<Exit> {
     let failure = |error| Failure::new(Exit::Failed, "cannot listen for signals").because(error);
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failure)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(failure)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(failure)?;
     let verifier = Verifier::new(keys(&settings)?, &settings.issuer, &settings.audience);
     let opened = Cell::open(cell_config(&settings, Begin::Wait)).await;
     let cell = opened.map_err(|error| broken("cannot start the broker", &error))?;
@@ -103,9 +104,12 @@ async fn serve(settings: Settings) -> Outcome<Exit> {
         }
     };
     announce(&settings, &cell, &server)?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            _ = hangup.recv() => reload(&cell),
+        }
     }
     tracing::info!("stopping: no new calls; once more to stop at once");
     let finish = async {
@@ -116,6 +120,17 @@ async fn serve(settings: Settings) -> Outcome<Exit> {
         () = finish => Ok(Exit::Done),
         _ = interrupt.recv() => Err(stopped_at_once()),
         _ = terminate.recv() => Err(stopped_at_once()),
+    }
+}
+
+/// Reads the certificates again. What is wrong with them does not end a broker that runs.
+fn reload(cell: &Cell) {
+    match cell.reload_certificates() {
+        Ok(()) => tracing::info!("the certificates were read again"),
+        Err(error) => {
+            let failure = broken("those that were read before still count", &error);
+            tracing::error!(%failure, "the certificates cannot be read again");
+        }
     }
 }
 

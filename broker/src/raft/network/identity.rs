@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::verify_server_name;
 use rustls::pki_types::pem::PemObject;
@@ -82,11 +82,18 @@ pub fn broker_name(cell: &str, node: u64) -> String {
     format!("broker-{node}.{cell}.sublet")
 }
 
-/// What a broker shows to others, and how it judges what they show.
+/// What a broker shows to others, and how it judges what they show. All clones are the same one.
 #[derive(Clone)]
 pub struct Identity {
     cell: String,
-    tls: Option<Tls>,
+    tls: Option<Arc<Kept>>,
+}
+
+/// The files, and what they held when they were read last.
+struct Kept {
+    files: TlsFiles,
+    node: u64,
+    tls: RwLock<Tls>,
 }
 
 #[derive(Clone)]
@@ -110,9 +117,29 @@ impl Identity {
     pub fn load(security: &Security, cell: &str, node: u64) -> Result<Self, IdentityError> {
         let tls = match security {
             Security::Plain => None,
-            Security::Tls(files) => Some(Tls::load(files, cell, node)?),
+            Security::Tls(files) => {
+                let tls = RwLock::new(Tls::load(files, cell, node)?);
+                Some(Arc::new(Kept { files: files.clone(), node, tls }))
+            }
         };
         Ok(Self { cell: cell.to_owned(), tls })
+    }
+
+    /// Reads the files again, authority and all: what they hold counts for connections that are made
+    /// from now on. Those that are open stay. Blocks for as long as reading takes.
+    ///
+    /// # Errors
+    /// [`IdentityError`]; everything is as it was then.
+    pub fn reload(&self) -> Result<(), IdentityError> {
+        let Some(kept) = &self.tls else { return Ok(()) };
+        let tls = Tls::load(&kept.files, &self.cell, kept.node)?;
+        *kept.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        Ok(())
+    }
+
+    fn tls(&self) -> Option<Tls> {
+        let kept = self.tls.as_ref()?;
+        Some(kept.tls.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Whether connections are protected.
@@ -125,7 +152,7 @@ impl Identity {
     /// # Errors
     /// What the handshake gave; a certificate for another name is `InvalidData`.
     pub(super) async fn connect(&self, stream: TcpStream, node: u64) -> io::Result<Frames> {
-        let Some(tls) = &self.tls else { return Ok(Frames::new(Box::new(stream))) };
+        let Some(tls) = self.tls() else { return Ok(Frames::new(Box::new(stream))) };
         let name = server_name(&self.cell, node).map_err(io::Error::other)?;
         let stream = tls.connector.connect(name, stream).await?;
         Ok(Frames::new(Box::new(stream)))
@@ -137,7 +164,7 @@ impl Identity {
     /// What the handshake gave.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<(Frames, Certified)> {
         let cell = self.cell.clone();
-        let Some(tls) = &self.tls else {
+        let Some(tls) = self.tls() else {
             let pipe: Box<dyn Pipe> = Box::new(stream);
             return Ok((Frames::new(pipe), Certified { cell, certificate: None }));
         };

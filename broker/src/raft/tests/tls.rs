@@ -73,6 +73,42 @@ async fn a_node_of_another_authority_or_without_tls_is_not_taken_in() {
     one.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_that_are_read_again_count_for_new_connections() {
+    let (folder, other, place) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let one = start(folder.path(), 1, files("broker-1", "authority")).await;
+    let own = TlsFiles {
+        authority: file("authority.pem"),
+        certificate: place.path().join("own.pem"),
+        key: place.path().join("own.key"),
+    };
+    let put = |name: &str| {
+        std::fs::copy(file(&format!("{name}.pem")), &own.certificate).unwrap();
+        std::fs::copy(file(&format!("{name}.key")), &own.key).unwrap();
+    };
+    put("stranger-2");
+    let identity = Identity::load(&Security::Tls(own.clone()), "test", 2).unwrap();
+    let mut options = settings(other.path(), 2, Begin::Wait, free_port());
+    options.peers.as_mut().unwrap().identity = identity.clone();
+    let two = Raft::open(options, Diary::new()).await.unwrap();
+    let added = one.add_member(2, endpoint(&two), Duration::from_secs(1)).await;
+    assert!(matches!(added, Err(Error::Members(MembersError::Behind))), "{added:?}");
+
+    // What cannot be used changes nothing.
+    std::fs::write(&own.key, "no key").unwrap();
+    assert!(matches!(identity.reload(), Err(IdentityError::File { .. })));
+    put("broker-1");
+    assert!(matches!(identity.reload(), Err(IdentityError::OtherName { .. })));
+    put("broker-2");
+    identity.reload().unwrap();
+    one.add_member(2, endpoint(&two), Duration::from_secs(20)).await.unwrap();
+    let at = propose(&one, "with the new one").await;
+    until(|| two.status().applied >= Some(at)).await;
+    one.shutdown().await;
+    two.shutdown().await;
+}
+
 #[test]
 fn a_certificate_must_be_there_and_for_the_broker_itself() {
     let load = |files: TlsFiles, id| Identity::load(&Security::Tls(files), "test", id);
