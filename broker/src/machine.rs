@@ -225,7 +225,8 @@ impl CellMachine {
             if is_live && !records.is_empty() {
                 replica.compare();
             }
-            replica.roots.note(at.index, journal);
+            let size = replica.state.next_index();
+            replica.roots.note(at.index, size, journal).map_err(Failure::Ledger)?;
             match seal {
                 // The record of the seal is the first of the next segment.
                 Some(index) => self.seal(&mut replica, journal, index.saturating_sub(1))?,

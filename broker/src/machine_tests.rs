@@ -163,3 +163,19 @@ fn nothing_is_applied_after_the_end() {
     let error = machine.apply_entry(at(1), &[found(Policy::default())]).unwrap_err();
     assert!(matches!(error, Failure::Closed));
 }
+
+#[test]
+fn the_root_after_an_entry_stays_what_it_was_when_the_log_is_replayed() {
+    let commands = [found(Policy::default()), tenant(2, "acme"), tenant(3, "initech")];
+    let replay = |machine: &CellMachine| {
+        for (index, command) in (999..).zip(&commands) {
+            machine.apply(at(index), std::slice::from_ref(command)).unwrap();
+        }
+        machine.root_after(1_000).unwrap()
+    };
+    let before = in_memory();
+    let root = replay(&before);
+    let journal = before.journal.write().unwrap().take().unwrap();
+    assert!(journal.size() > root.0, "the journal is ahead of the entry");
+    assert_eq!(replay(&machine(journal)), root);
+}

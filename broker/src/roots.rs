@@ -17,13 +17,25 @@ type Root = (u64, [u8; 32]);
 pub(crate) struct Roots(VecDeque<(u64, Root)>);
 
 impl Roots {
-    /// Notes the root after the entry at `entry`, if it is one of those that are compared.
-    pub(crate) fn note(&mut self, entry: u64, journal: &Journal) {
+    /// Notes the root of the first `size` records, which are those up to the entry at `entry`, if it
+    /// is one of those that are compared. The journal may hold more: the log is replayed into it after
+    /// a start.
+    ///
+    /// # Errors
+    /// What the journal says.
+    pub(crate) fn note(
+        &mut self,
+        entry: u64,
+        size: u64,
+        journal: &Journal,
+    ) -> Result<(), sublet_ledger::Error> {
         if !entry.is_multiple_of(EVERY) || self.last().is_some_and(|(last, _)| last >= entry) {
-            return;
+            return Ok(());
         }
-        let head = journal.head();
-        self.keep(entry, (head.size, *head.root.as_bytes()));
+        if let Some(root) = journal.root_at(size)? {
+            self.keep(entry, (size, *root.as_bytes()));
+        }
+        Ok(())
     }
 
     fn keep(&mut self, entry: u64, root: Root) {
@@ -60,10 +72,10 @@ mod tests {
         let root = Some((head.size, *head.root.as_bytes()));
         let mut roots = Roots::default();
         for entry in 0..100 * EVERY {
-            roots.note(entry, &journal);
+            roots.note(entry, 0, &journal).unwrap();
         }
         // Replayed after a restart from a snapshot: nothing new.
-        roots.note(99 * EVERY, &journal);
+        roots.note(99 * EVERY, 0, &journal).unwrap();
         assert_eq!(roots.last().map(|(entry, _)| entry), Some(99 * EVERY));
         assert_eq!(roots.after(99 * EVERY), root);
         assert_eq!(roots.after(36 * EVERY), root);
