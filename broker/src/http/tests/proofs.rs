@@ -24,7 +24,7 @@ fn key_of(checkpoint: &Value) -> PublicKey {
 async fn a_receipt_names_the_record_and_its_proof_follows_once_it_is_sealed() {
     let world = World::new().await;
     let answer = world.call(ask("one")).await.expect(201);
-    let receipt: Receipt = serde_json::from_str(&answer.header("sublet-receipt")).unwrap();
+    let receipt: Receipt = serde_json::from_str(answer.header("sublet-receipt")).unwrap();
     let record = world.cell.record(receipt.index).unwrap().unwrap();
     assert_eq!(receipt.leaf, Hash::of_leaf(&encode_record(&record).unwrap()).to_string());
     assert_eq!((receipt.origin.as_str(), receipt.time.0), ("lab.sublet/ledger", record.time));
@@ -59,7 +59,7 @@ async fn a_refused_request_has_a_receipt_too() {
     let call = Call::new("post", "/v1/requests").tenant("initech").key("k").json(&body);
     let answer = world.call(call).await;
     assert!(answer.status.is_client_error(), "{}", answer.text());
-    let receipt: Receipt = serde_json::from_str(&answer.header("sublet-receipt")).unwrap();
+    let receipt: Receipt = serde_json::from_str(answer.header("sublet-receipt")).unwrap();
     assert_eq!(world.cell.record(receipt.index).unwrap().unwrap().event.name(), "request_refused");
 }
 
