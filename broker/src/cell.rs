@@ -43,6 +43,7 @@ use crate::raft::{self, Identity, Raft};
 use crate::records::Subscription;
 use crate::relay::{Reader, Relay, WorkloadError};
 use crate::scrub;
+use crate::space::{self, Room};
 
 /// Most records that one call returns.
 pub const RECORDS_MAX: usize = 1_000;
@@ -68,6 +69,8 @@ pub(crate) struct Parts {
     pub(crate) relay: Relay,
     /// Nothing in a cell of one.
     identity: Option<Identity>,
+    /// Nothing if the disk is not looked at.
+    pub(crate) space: Option<Arc<space::Watch>>,
     /// Removed when the cell is shut down or dropped.
     folder: Mutex<Option<TempDir>>,
 }
@@ -100,6 +103,7 @@ impl Cell {
     /// [`Error::LogBehind`], [`Error::Founding`]: the data cannot be used as it is.
     pub async fn open(config: Config) -> Result<Self, Error> {
         let (folder, path) = folder(config.data_dir)?;
+        let space = config.space.map(|settings| Arc::new(space::Watch::new(&path, settings)));
         let (ledger, cell) = (path.join("ledger"), config.cell);
         let key = ledger_key::load(&config.ledger_key)?;
         let opened = tokio::task::spawn_blocking(move || {
@@ -139,6 +143,7 @@ impl Cell {
             clocks: Clocks::default(),
             relay: Relay::default(),
             identity: shown,
+            space,
             folder: Mutex::new(folder),
         };
         if let Err(error) = parts.begin(config.cell, config.policy, &path).await {
@@ -149,6 +154,7 @@ impl Cell {
         answering.begin(&parts);
         divergence::watch(&parts, on_fatal);
         scrub::watch(&parts);
+        space::watch(&parts);
         let driver = Arc::new(driver::start(Arc::clone(&parts)));
         Ok(Self { parts, driver })
     }
@@ -165,8 +171,8 @@ impl Cell {
     /// that follows has its leader do it, and waits until it can be read here.
     ///
     /// # Errors
-    /// [`Error::Busy`], [`Error::NotLeader`], [`Error::TooLarge`], [`Error::Stopped`]: it did not
-    /// happen. [`Error::Unknown`]: it may have; ask again with the same key.
+    /// [`Error::Busy`], [`Error::NotLeader`], [`Error::TooLarge`], [`Error::NoSpace`],
+    /// [`Error::Stopped`]: it did not happen. [`Error::Unknown`]: it may have; ask again with the same key.
     pub async fn propose(
         &self,
         actor: Actor,
@@ -463,6 +469,9 @@ impl Parts {
         command: Command,
         term: u64,
     ) -> Result<(Outcome, u64), Error> {
+        if !space::admits(self.room(), &command) {
+            return Err(Error::NoSpace);
+        }
         let is_seal = matches!(command, Command::SealTail);
         let id = CommandId::new(random()?);
         let stamped = Stamped { id, actor, now: self.clock.now(), term, key, command };
@@ -530,6 +539,11 @@ impl Parts {
             let to = Address { cluster: first.cluster, node: first.node };
             self.relay.put_workload(lease, declared, (to, terms.token), bytes)
         })
+    }
+
+    /// What the disk has room for, as of the last look.
+    pub(crate) fn room(&self) -> Room {
+        self.space.as_ref().map_or(Room::Plenty, |space| space.room())
     }
 
     async fn close(&self) {

@@ -8,6 +8,7 @@ use sublet_protocol::policy::Policy;
 
 use crate::clock::ClockKind;
 use crate::raft::{Begin, Endpoint, FatalHook, Security};
+use crate::space;
 
 /// How often the invariants are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,9 @@ pub struct Config {
     pub log_file_bytes: usize,
     /// The key that signs checkpoints at seals. Default: none.
     pub ledger_key: LedgerKey,
+    /// When the disk has too little room, and what is kept back for ends. None (the default) does
+    /// not look.
+    pub space: Option<space::Settings>,
     /// What happens when storage fails or this replica diverges. Default: the process aborts.
     pub on_fatal: FatalHook,
 }
@@ -95,6 +99,7 @@ impl Config {
             snapshot_records: 16_384,
             log_file_bytes: 32 * 1024 * 1024,
             ledger_key: LedgerKey::None,
+            space: None,
             on_fatal: FatalHook::abort(),
         }
     }

@@ -20,6 +20,10 @@ pub enum Error {
     /// Too much waits. Nothing happened; try again later.
     #[error("too much is waiting")]
     Busy,
+    /// The disk of the leader has no room for it. Nothing happened; what ends something is still
+    /// taken.
+    #[error("the disk is full: only what ends something is taken")]
+    NoSpace,
     /// This node does not lead its cell. Nothing happened.
     #[error("this node does not lead (leader: {leader:?})")]
     NotLeader {

@@ -13,6 +13,7 @@ use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
 use crate::cell::Parts;
 use crate::error::{Chain, Error};
 use crate::raft::{self, AskHandler, Endpoint};
+use crate::space::{Room, Space};
 
 /// Room round a command for who asks and under which key.
 const ROOM: usize = 64 * 1_024;
@@ -61,6 +62,44 @@ pub(crate) struct Report {
     pub(crate) records: u64,
     /// The ledger's root.
     pub(crate) root: [u8; 32],
+    /// Its disk; nothing if it does not look, or is not told.
+    pub(crate) disk: Option<DiskReport>,
+}
+
+/// How the disk of a broker is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DiskReport {
+    pub(crate) free: u64,
+    pub(crate) total: u64,
+    pub(crate) room: RoomReport,
+}
+
+/// [`Room`] as it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RoomReport {
+    Full,
+    Low,
+    Plenty,
+}
+
+impl From<Room> for RoomReport {
+    fn from(room: Room) -> Self {
+        match room {
+            Room::Full => Self::Full,
+            Room::Low => Self::Low,
+            Room::Plenty => Self::Plenty,
+        }
+    }
+}
+
+impl From<RoomReport> for Room {
+    fn from(room: RoomReport) -> Self {
+        match room {
+            RoomReport::Full => Self::Full,
+            RoomReport::Low => Self::Low,
+            RoomReport::Plenty => Self::Plenty,
+        }
+    }
 }
 
 /// Why something was not done.
@@ -80,6 +119,8 @@ pub(crate) enum Failure {
     Members(MembersFailure),
     /// Anything else; the broker's log says what.
     Internal,
+    /// The leader's disk has no room for it.
+    NoSpace,
 }
 
 /// [`raft::MembersError`] as it is sent.
@@ -112,6 +153,7 @@ impl From<&Error> for Failure {
             Error::Busy => Self::Busy,
             Error::Unknown => Self::Unknown,
             Error::TooLarge => Self::TooLarge,
+            Error::NoSpace => Self::NoSpace,
             Error::Stopped => Self::Stopped,
             Error::Members(why) => Self::Members(match why {
                 raft::MembersError::Exists => MembersFailure::Exists,
@@ -137,6 +179,7 @@ impl From<Failure> for Error {
             // That it failed does not say that it was not done.
             Failure::Unknown | Failure::Internal => Self::Unknown,
             Failure::TooLarge => Self::TooLarge,
+            Failure::NoSpace => Self::NoSpace,
             // The one that stops is the other broker: there will be another leader.
             Failure::Stopped => Self::NotLeader { leader: None },
             Failure::Members(why) => Self::Members(match why {
@@ -216,6 +259,10 @@ impl Parts {
             applied: self.raft.status().applied.map(|at| at.index),
             records: head.size,
             root: *head.root.as_bytes(),
+            disk: self.space.as_ref().and_then(|watch| {
+                let Space { free, total } = watch.space()?;
+                Some(DiskReport { free, total, room: watch.room().into() })
+            }),
         })
     }
 

@@ -29,6 +29,7 @@ mod roots;
 mod scrub;
 mod segments;
 mod snapshot;
+pub mod space;
 
 pub use cell::Cell;
 pub use config::{Checks, Config};

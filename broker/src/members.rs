@@ -8,6 +8,7 @@ use crate::cell::Cell;
 use crate::error::Error;
 use crate::forward::{Answer, Question};
 use crate::raft::{self, Endpoint, Role};
+use crate::space::{Room, Space};
 
 /// How long a broker may take to say how it is.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
@@ -36,6 +37,8 @@ pub struct Health {
     pub records: u64,
     /// The ledger's root.
     pub root: [u8; 32],
+    /// Its disk and what there is room for; nothing if it does not look.
+    pub disk: Option<(Space, Room)>,
 }
 
 impl Cell {
@@ -61,8 +64,10 @@ impl Cell {
                 Ok(_) | Err(_) => return None,
             }
         };
-        let crate::forward::Report { version, applied, records, root } = report;
-        Some(Health { version, applied, records, root })
+        let crate::forward::Report { version, applied, records, root, disk } = report;
+        let disk =
+            disk.map(|disk| (Space { free: disk.free, total: disk.total }, disk.room.into()));
+        Some(Health { version, applied, records, root, disk })
     }
 
     /// Takes a broker in: it copies the log, then it votes. Asked again it goes on where it was.

@@ -10,6 +10,8 @@ use sublet_protocol::commands::{Command, GroupOutcome, Outcome};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::units::ClockOffset;
 
+use crate::space::Room;
+
 /// Counter. Commands applied, by `command` and `outcome` (`done`, `repeated`, `refused`).
 pub const COMMANDS: &str = "sublet_broker_commands_total";
 /// Counter. Commands refused, by `code` of the refusal.
@@ -55,6 +57,10 @@ pub const CLOCKS: &str = "sublet_broker_agent_clocks";
 pub const SCRUBBED: &str = "sublet_ledger_segments_read_total";
 /// Counter. Bytes of guest output lost on their way.
 pub const OUTPUT_LOST: &str = "sublet_broker_output_lost_bytes_total";
+/// Gauge. Bytes that this broker may still write on the disk of its data folder.
+pub const DISK_FREE: &str = "sublet_broker_disk_free_bytes";
+/// Gauge. What that disk has room for: 2 everything, 1 everything but new grants, 0 what ends something.
+pub const DISK_ROOM: &str = "sublet_broker_disk_room";
 /// Counter. Calls of the HTTP API, by `route` (as in the OpenAPI document, or `none`) and `status`.
 pub const CALLS: &str = "sublet_broker_http_calls_total";
 /// Histogram. Seconds until the answer to a call begins, by `route`.
@@ -85,6 +91,8 @@ pub fn describe() {
     describe_counter!(SCRUBBED, "Sealed segments that were read again, by result.");
     describe_counter!(CALLS, "Calls of the HTTP API, by route and status.");
     describe_histogram!(CALL, Unit::Seconds, "Time until the answer to a call begins, by route.");
+    describe_gauge!(DISK_FREE, Unit::Bytes, "Bytes that may still be written on the data disk.");
+    describe_gauge!(DISK_ROOM, "What the data disk has room for: 2 all, 1 no grants, 0 only ends.");
     describe_counter!(OUTPUT_LOST, Unit::Bytes, "Bytes of guest output lost on their way.");
 }
 
@@ -187,6 +195,18 @@ pub(crate) fn output_lost(bytes: u64) {
 pub(crate) fn call_answered(route: &str, status: u16, took: std::time::Duration) {
     counter!(CALLS, "route" => route.to_owned(), "status" => status.to_string()).increment(1);
     histogram!(CALL, "route" => route.to_owned()).record(took.as_secs_f64());
+}
+
+pub(crate) fn disk_is(room: Room, free: u64) {
+    let room = match room {
+        Room::Full => 0.0,
+        Room::Low => 1.0,
+        Room::Plenty => 2.0,
+    };
+    gauge!(DISK_ROOM).set(room);
+    // In whole MiB, so that it is exact: 2^32 of them are 4 EiB.
+    let mib = u32::try_from(free / (1 << 20)).unwrap_or(u32::MAX);
+    gauge!(DISK_FREE).set(f64::from(mib) * 1_048_576.0);
 }
 
 /// A count as a gauge's value, exact up to 2³².

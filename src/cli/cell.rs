@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use sublet_protocol::api::{BrokerAdd, BrokerRole, CellView};
+use sublet_protocol::api::{BrokerAdd, BrokerRole, CellView, DiskRoom, DiskView};
 use sublet_protocol::units::Seconds;
 
 use super::global::Context;
@@ -128,6 +128,7 @@ fn show(context: &Context, view: &CellView) -> Outcome<()> {
         Column::number("APPLIED"),
         Column::number("RECORDS"),
         Column::text("ROOT"),
+        Column::text("DISK"),
         Column::text("VERSION"),
         Column::text("PEER"),
         Column::text("API").wide(),
@@ -148,6 +149,7 @@ fn show(context: &Context, view: &CellView) -> Outcome<()> {
             number(broker.applied),
             number(broker.records),
             broker.root.as_deref().map_or("?", |root| root.get(..16).unwrap_or(root)).to_owned(),
+            broker.disk.map_or_else(|| "?".to_owned(), disk),
             broker.version.clone().unwrap_or_else(|| "?".to_owned()),
             broker.peer.clone(),
             broker.api.clone(),
@@ -160,4 +162,15 @@ fn show(context: &Context, view: &CellView) -> Outcome<()> {
         view.broker, view.term
     ));
     context.printer.list(view, &table)
+}
+
+/// What a disk has room for, and how much of it is free.
+fn disk(DiskView { room, free_bytes, total_bytes }: DiskView) -> String {
+    let percent = u128::from(free_bytes) * 100 / u128::from(total_bytes.max(1));
+    let room = match room {
+        DiskRoom::Full => "FULL",
+        DiskRoom::Low => "low",
+        DiskRoom::Plenty => "ok",
+    };
+    format!("{room}, {percent} % free")
 }

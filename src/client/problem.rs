@@ -46,7 +46,7 @@ fn exit(status: StatusCode) -> Exit {
         401 | 403 => Exit::Auth,
         404 => Exit::NotFound,
         409 | 412 | 422 => Exit::Refused,
-        408 | 429 | 502..=504 => Exit::Temporary,
+        408 | 429 | 502..=504 | 507 => Exit::Temporary,
         _ => Exit::Failed,
     }
 }

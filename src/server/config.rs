@@ -19,6 +19,10 @@
 //! [ledger]                            # may be left out
 //! key = "ledger.key"                  # signs checkpoints; default: ledger.key in data_dir
 //!
+//! [disk]                              # may be left out: these are the defaults
+//! grants_above_percent = 10           # nothing new is granted with less of the disk free
+//! reserve_mib = 64                    # kept back for ends; 0: nothing, and a full disk ends the broker
+//!
 //! [auth]                              # whose tokens are taken
 //! issuer = "ops"
 //! audience = "sublet"                 # default
@@ -37,6 +41,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use sublet_broker::config::Peers;
 use sublet_broker::raft::{Endpoint, Security, TlsFiles};
+use sublet_broker::space;
 use sublet_protocol::ids::{CellId, KeyId};
 
 use crate::failure::{Failure, Outcome};
@@ -47,6 +52,8 @@ pub(crate) const LEDGER_KEY: &str = "ledger.key";
 
 /// The audience of tokens unless it is said.
 const AUDIENCE: &str = "sublet";
+/// Most that can be kept back: 64 GiB.
+const RESERVE_MIB_MAX: u64 = 65_536;
 
 /// The file as it is written.
 #[derive(Debug, Deserialize)]
@@ -60,6 +67,8 @@ struct File {
     #[serde(default)]
     ledger: LedgerTable,
     auth: AuthTable,
+    #[serde(default)]
+    disk: DiskTable,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -85,6 +94,19 @@ struct PeersTable {
 struct ApiTable {
     listen: SocketAddr,
     url: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct DiskTable {
+    grants_above_percent: u16,
+    reserve_mib: u64,
+}
+
+impl Default for DiskTable {
+    fn default() -> Self {
+        Self { grants_above_percent: 10, reserve_mib: 64 }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,6 +138,7 @@ pub(super) struct Settings {
     /// Where the key that signs the ledger's checkpoints is, if this broker has it.
     pub(super) ledger_key: PathBuf,
     pub(super) keys: BTreeMap<KeyId, PathBuf>,
+    pub(super) space: space::Settings,
 }
 
 impl Settings {
@@ -137,7 +160,7 @@ impl Settings {
     }
 
     fn parse(text: &str, folder: &Path) -> Result<Settings, Wrong> {
-        let File { cell, broker, data_dir, peers, api, ledger, auth } =
+        let File { cell, broker, data_dir, peers, api, ledger, auth, disk } =
             toml::from_str(text).map_err(|error| Wrong::of(&error))?;
         if broker == 0 {
             return Err(Wrong::new("broker: brokers are numbered from 1"));
@@ -150,6 +173,12 @@ impl Settings {
         }
         if !api.url.starts_with("http://") && !api.url.starts_with("https://") {
             return Err(Wrong::new("api.url: write it as http://host:port"));
+        }
+        if disk.grants_above_percent > 90 {
+            return Err(Wrong::new("disk.grants_above_percent: between 0 and 90"));
+        }
+        if disk.reserve_mib > RESERVE_MIB_MAX {
+            return Err(Wrong::new("disk.reserve_mib: at most 65536"));
         }
         if auth.keys.is_empty() {
             return Err(Wrong::new("auth.keys: without a key nobody can call the API"));
@@ -170,6 +199,11 @@ impl Settings {
             issuer: auth.issuer,
             audience: auth.audience,
             keys: keys.collect(),
+            space: space::Settings {
+                low_permille: disk.grants_above_percent * 10,
+                reserve_bytes: disk.reserve_mib * 1024 * 1024,
+                ..space::Settings::default()
+            },
         })
     }
 
@@ -270,6 +304,10 @@ ops-1 = "ops-1.pub.pem"
         assert_eq!(settings.ledger_key, Path::new("/etc/sublet/data/ledger.key"));
         let named = parse(&format!("{GOOD}[ledger]\nkey = \"keys/l\"\n")).unwrap();
         assert_eq!(named.ledger_key, Path::new("/etc/sublet/keys/l"));
+        assert_eq!(settings.space.low_permille, 100);
+        assert_eq!(settings.space.reserve_bytes, 64 * 1024 * 1024);
+        let disk = GOOD.replace("[auth]\n", "[disk]\nreserve_mib = 0\n[auth]\n");
+        assert_eq!(parse(&disk).unwrap().space.reserve_bytes, 0);
         let tls = GOOD.replace(
             "plain = true",
             "authority = \"ca.pem\"\ncertificate = \"/keys/b.pem\"\nkey = \"b.key\"",
@@ -300,6 +338,8 @@ ops-1 = "ops-1.pub.pem"
             ("listen = \"127.0.0.1:7500\"", "listen = \"0.0.0.0:7500\"", "peers.plain"),
             ("http://127.0.0.1:8080/", "127.0.0.1:8080", "api.url"),
             ("ops-1 = \"ops-1.pub.pem\"", "", "auth.keys"),
+            ("[auth]\n", "[disk]\nreserve_mib = 70000\n[auth]\n", "disk.reserve_mib"),
+            ("[auth]\n", "[disk]\ngrants_above_percent = 91\n[auth]\n", "disk.grants"),
         ] {
             let wrong = parse(&GOOD.replace(from, to)).unwrap_err();
             assert!(wrong.what.starts_with(name), "{to}: {}", wrong.what);

@@ -66,6 +66,7 @@ fn cell_config(settings: &Settings, begin: Begin) -> Config {
     config.begin = begin;
     config.policy = Policy::default();
     config.ledger_key = LedgerKey::File(settings.ledger_key.clone());
+    config.space = Some(settings.space.clone());
     config
 }
 

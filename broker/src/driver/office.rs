@@ -18,6 +18,7 @@ use super::{Driver, Office, Plan, Settled, WORKLOAD_PAUSE};
 use crate::cell::Parts;
 use crate::error::Chain;
 use crate::metrics;
+use crate::space::{self, Room};
 
 /// Between two attempts to confirm an election.
 const SEEK_PAUSE: Duration = Duration::from_millis(50);
@@ -174,8 +175,18 @@ impl Driver {
             office.plan = Plan::RunningStale;
             return;
         }
-        office.plan = Plan::Running;
         let (parts, term, now) = (Arc::clone(&self.parts), office.term, self.parts.clock.now());
+        if parts.room() != Room::Plenty {
+            // Another plan as soon as there is room.
+            office.plan = Plan::RunningStale;
+            let index = office.index.take();
+            let awaited = async move {
+                space::plenty(&parts).await;
+                Settled::Planned { term, index }
+            };
+            return self.launch(awaited).await;
+        }
+        office.plan = Plan::Running;
         let leader = &office.leader;
         let limits = self.parts.machine.read(|state| leader.limits(state, now));
         let index = office.index.take();

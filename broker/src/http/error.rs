@@ -15,6 +15,8 @@ use crate::relay::WorkloadError;
 
 /// When to come back after an answer of 429 or 503, in seconds.
 const RETRY_SECONDS: u16 = 1;
+/// When to come back after an answer of 507: somebody has to make room.
+const RETRY_FULL_SECONDS: u16 = 10;
 
 /// An error answer: a problem document but for the call's id.
 #[derive(Debug, Clone)]
@@ -122,6 +124,9 @@ impl ApiError {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_SECONDS));
             }
+            StatusCode::INSUFFICIENT_STORAGE => {
+                headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_FULL_SECONDS));
+            }
             _other => {}
         }
         headers
@@ -168,6 +173,11 @@ impl From<Error> for ApiError {
                     MembersError::Behind => (unavailable, "BROKER_BEHIND"),
                 };
                 ApiError::new(status, code, why.to_string())
+            }
+            Error::NoSpace => {
+                let detail = "the leader's disk is full: only what ends something is taken; \
+                              try again when there is room";
+                ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "STORAGE_FULL", detail)
             }
             Error::Stopped => ApiError::new(unavailable, "STOPPING", "the broker is stopping"),
             Error::TooLarge => {
@@ -256,5 +266,20 @@ impl From<WorkloadError> for ApiError {
             WorkloadError::Busy => (StatusCode::SERVICE_UNAVAILABLE, "BUSY"),
         };
         ApiError::new(status, code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_as_such_with_a_time_to_come_back() {
+        let error = ApiError::from(Error::NoSpace);
+        assert_eq!(error.status.as_u16(), 507);
+        let problem = error.problem("call");
+        assert_eq!((problem.status, &*problem.code), (507, "STORAGE_FULL"));
+        assert_eq!(problem.title, "Insufficient Storage");
+        assert_eq!(error.headers().get(RETRY_AFTER), Some(&HeaderValue::from_static("10")));
     }
 }

@@ -9,6 +9,7 @@
 mod agent;
 mod brokers;
 mod failover;
+mod full_disk;
 mod kill;
 mod life;
 mod restart;

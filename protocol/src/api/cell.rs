@@ -60,6 +60,35 @@ pub struct BrokerView {
     /// Root of its ledger in hexadecimal digits, if it answered. Brokers with as many records have the
     /// same root.
     pub root: Option<String>,
+    /// The disk of its data folder, if it answered and looks at it.
+    #[serde(default)]
+    pub disk: Option<DiskView>,
+}
+
+/// The disk that a broker's log and ledger lie on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DiskView {
+    /// What there is room for.
+    pub room: DiskRoom,
+    /// Bytes that the broker may still write, beside what it keeps back.
+    pub free_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
+}
+
+/// What a disk has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum DiskRoom {
+    /// Only for what ends something.
+    Full,
+    /// For everything but new grants.
+    Low,
+    /// For everything.
+    Plenty,
 }
 
 /// A broker to be taken in.

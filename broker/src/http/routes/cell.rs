@@ -3,13 +3,16 @@
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
-use sublet_protocol::api::{BrokerAdd, BrokerRole, BrokerView, CellView, Problem};
+use sublet_protocol::api::{
+    BrokerAdd, BrokerRole, BrokerView, CellView, DiskRoom, DiskView, Problem,
+};
 
 use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::extract::{Auditor, Call, Json, NoBody, Number, Operator, Params};
 use crate::members::Broker;
 use crate::raft::Endpoint;
+use crate::space::{Room, Space};
 
 /// Longest address in bytes.
 const ADDRESS_MAX: usize = 255;
@@ -54,6 +57,7 @@ async fn view(app: &App) -> CellView {
             lag: furthest.zip(applied).map(|(furthest, applied)| furthest.saturating_sub(applied)),
             records: health.map(|health| health.records),
             root: health.map(|health| hex::encode(health.root)),
+            disk: health.and_then(|health| health.disk).map(disk),
         }
     });
     CellView {
@@ -63,6 +67,15 @@ async fn view(app: &App) -> CellView {
         term: status.term,
         brokers: views.collect(),
     }
+}
+
+fn disk((Space { free, total }, room): (Space, Room)) -> DiskView {
+    let room = match room {
+        Room::Full => DiskRoom::Full,
+        Room::Low => DiskRoom::Low,
+        Room::Plenty => DiskRoom::Plenty,
+    };
+    DiskView { room, free_bytes: free, total_bytes: total }
 }
 
 /// Takes a broker in. It copies the log first and then gets a vote; the answer comes when it has
