@@ -3,6 +3,7 @@
 
 pub mod auth;
 mod behind;
+pub mod backup;
 pub mod calendar;
 pub mod cell;
 pub mod clock;

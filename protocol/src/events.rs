@@ -375,6 +375,11 @@ pub enum Event {
         /// Its node.
         node: NodeId,
     },
+    /// The cell was made anew from a backup. Everything before this record is from the old cell.
+    CellRestored {
+        /// How often it has been restored now: the epoch of every token from here on.
+        epoch: u32,
+    },
 }
 
 impl Event {
@@ -422,6 +427,7 @@ impl Event {
             Event::PromiseWithdrawn { .. } => "promise_withdrawn",
             Event::CalendarSet { .. } => "calendar_set",
             Event::NodeRemoved { .. } => "node_removed",
+            Event::CellRestored { .. } => "cell_restored",
         }
     }
 
@@ -493,6 +499,7 @@ impl Event {
             | Event::LeaseEndAnnounced { lease, .. }
             | Event::MemberStopped { lease, .. } => Names::of(None, Some(*lease), None),
             Event::CellCreated { .. }
+            | Event::CellRestored { .. }
             | Event::PolicySet { .. }
             | Event::NodeRegistered { .. }
             | Event::NodeSilenced { .. }

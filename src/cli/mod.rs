@@ -1,6 +1,7 @@
 //! The command line: one file per noun, flags and exit codes here.
 
 mod amounts;
+mod backup;
 mod cell;
 mod cluster;
 mod dev;
@@ -29,6 +30,8 @@ use crate::failure::{Exit, Outcome};
 use crate::output;
 use global::{Context, Global};
 
+pub(crate) use backup::failure as restore_failure;
+
 /// Lends idle GPUs across tenants.
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 no valid token or not the rights,
@@ -53,6 +56,10 @@ enum Command {
     /// Found a cell; show, add, replace and remove its brokers.
     #[command(subcommand)]
     Cell(cell::Cell),
+    /// Keep a copy of the ledger from which the cell can be made anew.
+    Backup(backup::Backup),
+    /// Make a cell of one broker from a backup.
+    Restore(backup::Restore),
     /// Show idle GPUs that can be leased now.
     Offers(offers::Offers),
     /// Plan, ask for, use and end leases.
@@ -130,6 +137,8 @@ fn run(cli: Cli) -> Outcome<Exit> {
         Command::Dev(dev) => return dev.run(&context),
         Command::Server(server) => return server.run(),
         Command::Cell(cell) => return cell.run(&context),
+        Command::Backup(backup) => backup.run(&context)?,
+        Command::Restore(restore) => return restore.run(),
         Command::Lease(lease) => return lease.run(&context),
         Command::Ledger(ledger) => return ledger.run(&context),
         Command::Witness(witness) => return witness.run(&context),

@@ -35,6 +35,11 @@ impl Client {
         self.ask("/v1/plan", request)
     }
 
+    /// The bytes of a backup, as they arrive.
+    pub(crate) fn backup(&self) -> Outcome<Body> {
+        self.stream("/v1/ledger/backup", "application/octet-stream", None)
+    }
+
     /// The brokers of the cell.
     pub(crate) fn cell(&self) -> Outcome<CellView> {
         self.get("/v1/cell")

@@ -5,15 +5,19 @@
 
 mod config;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use sublet_broker::auth::{KeySet, Verifier};
+use sublet_broker::backup::{self, Checked, Founder};
 use sublet_broker::config::LedgerKey;
 use sublet_broker::http::{self, Server};
 use sublet_broker::raft::{Begin, Role};
 use sublet_broker::{Cell, Config};
 use sublet_protocol::ids::CellId;
+use sublet_protocol::ids::CommandId;
 use sublet_protocol::policy::Policy;
+use sublet_protocol::units::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::{Exit, Failure, Outcome};
@@ -39,6 +43,28 @@ pub(crate) fn init(file: &Path) -> Outcome<Exit> {
             .hint("to found another cell, name another folder as `data_dir`"));
     }
     block_on(found(settings))
+}
+
+/// Makes the data folder of the broker that `file` describes from a backup.
+pub(crate) fn restore(
+    file: &Path,
+    from: &Path,
+    data_dir: Option<PathBuf>,
+) -> Outcome<(Checked, PathBuf, u64)> {
+    let settings = Settings::read(file)?;
+    crate::logging::init("warn,openraft=error");
+    let folder = data_dir.unwrap_or_else(|| settings.data_dir.clone());
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let founder = Founder {
+        cell: settings.cell,
+        broker: settings.broker,
+        endpoint: settings.peers().endpoint,
+        now: Timestamp::new(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
+        cause: CommandId::new(u128::from_le_bytes(crate::random::bytes()?)),
+    };
+    let made = backup::restore(from, &folder, founder);
+    let checked = made.map_err(|error| crate::cli::restore_failure(&error))?;
+    Ok((checked, folder, settings.broker))
 }
 
 fn block_on(work: impl Future<Output = Outcome<Exit>>) -> Outcome<Exit> {

@@ -114,6 +114,18 @@ impl Brokers {
         self.home.path().join(format!("broker-{id}.toml")).to_str().unwrap().to_owned()
     }
 
+    /// A file of the operator's.
+    pub fn file(&self, name: &str) -> String {
+        self.home.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Makes broker `id` the only one of a cell restored from a backup, in a folder of this name.
+    pub fn restore(&self, id: u64, backup: &str, folder: &str) -> Done {
+        let (config, folder) = (self.config(id), self.file(folder));
+        let what = ["restore", "--from", backup, "--config", &config, "--data-dir", &folder];
+        self.home.sublet(&what)
+    }
+
     fn log(&self, id: u64) -> PathBuf {
         self.home.path().join(format!("broker-{id}.log"))
     }

@@ -94,3 +94,52 @@ fn a_cell_is_founded_once_and_a_server_without_one_waits() {
     brokers.found(0);
     brokers.found(5);
 }
+
+#[test]
+fn a_running_cell_is_backed_up_and_restored_on_a_broker_with_a_new_number() {
+    let mut brokers = Brokers::new();
+    brokers.found(0);
+    brokers.start(1);
+    brokers.ok(1, &["tenant", "create", "kept"]);
+    let file = brokers.file("berlin.backup");
+    let out = brokers.ok(1, &["--output", "json", "backup", "--to", &file]);
+    let kept: serde_json::Value = serde_json::from_str(&out).unwrap();
+    brokers.ok(1, &["tenant", "create", "lost"]);
+    assert_eq!(brokers.sublet(1, &["backup", "--to", &file]).code, 2, "written over");
+    let out = brokers.ok(1, &["--output", "json", "backup", "--check", &file]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap(), kept);
+    brokers.kill(1);
+
+    let done = brokers.restore(1, &file, "data-2");
+    assert_eq!(done.code, 5, "{done:#?}");
+    assert!(done.err.contains("broker 1 was one of the old cell"), "{done:#?}");
+    let done = brokers.restore(2, &file, "data-1");
+    assert_eq!(done.code, 5, "{done:#?}");
+    assert!(done.err.contains("is not empty"), "{done:#?}");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let bad = brokers.file("bad.backup");
+    std::fs::write(&bad, bytes).unwrap();
+    let done = brokers.restore(2, &bad, "data-2");
+    assert_eq!(done.code, 1, "{done:#?}");
+    assert!(done.err.contains("bad.backup is damaged at"), "{done:#?}");
+
+    let done = brokers.restore(2, &file, "data-2");
+    assert_eq!(done.code, 0, "{done:#?}");
+    brokers.start(2);
+    let tenants = wait_for("the restored cell", || {
+        let done = brokers.sublet(2, &["tenant", "list"]);
+        (done.code == 0).then_some(done.out)
+    });
+    assert!(tenants.contains("kept") && !tenants.contains("lost"), "{tenants}");
+    let status = brokers.status(2);
+    let broker = &status["brokers"][0];
+    assert_eq!((&status["leader"], &broker["id"]), (&2.into(), &2.into()), "{status}");
+    assert_eq!(broker["disk"]["free_bytes"].as_u64().map(|free| free > 0), Some(true), "{status}");
+    assert_eq!((&status["feature_level"], &broker["feature_level"]), (&1.into(), &1.into()));
+    assert!(broker["records"].as_u64() > kept["records"].as_u64());
+    brokers.ok(2, &["ledger", "verify"]);
+    brokers.ok(2, &["cell", "raise"]);
+    brokers.ok(2, &["tenant", "create", "after"]);
+}

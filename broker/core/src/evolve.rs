@@ -53,6 +53,11 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             state.policy = policy.clone();
             state.sealed_at = at;
         }
+        Event::CellRestored { epoch } => {
+            if let Some((_, now)) = &mut state.cell {
+                *now = *epoch;
+            }
+        }
         Event::PolicySet { policy } => state.policy = policy.clone(),
         Event::TenantCreated { tenant, parent } => tenant_created(state, *tenant, *parent),
         Event::QuotaSet { tenant, model, quota } => {

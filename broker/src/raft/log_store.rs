@@ -91,6 +91,14 @@ impl LogStore {
         self.with(|log| Ok(log.on_disk_size())).unwrap_or(0)
     }
 
+    /// Votes before the node runs. Blocks.
+    pub(super) fn vote_now(&self, vote: WalVote) -> io::Result<()> {
+        self.with(|log| {
+            log.save_vote(vote)?;
+            flush(log)
+        })
+    }
+
     /// Writes what is pending, stops the writer and lets go of the directory. Blocks.
     pub(super) fn close(&self) {
         let open = self.lock().take();
@@ -185,15 +193,17 @@ fn claim(log: &mut RaftLog<Wal>, identity: &str, wal: &Path) -> Result<(), Error
         }
         return Err(Error::Foreign { found, expected: identity.to_owned() });
     }
-    let (told, flushed) = oneshot::channel();
     log.save_user_data(Some(identity.to_owned()))
-        .and_then(|_| log.flush(true, Some(Flushed::Waiter(told))))
-        .and_then(|()| log.wait_worker_idle())
-        .and_then(|()| {
-            let mut flushed = flushed;
-            flushed.try_recv().unwrap_or_else(|_| Err(writer_gone()))
-        })
+        .and_then(|_| flush(log))
         .map_err(Error::storage("write to the log in", wal))
+}
+
+/// Fsyncs what was written, and waits for it. Blocks.
+fn flush(log: &mut RaftLog<Wal>) -> io::Result<()> {
+    let (told, mut flushed) = oneshot::channel();
+    log.flush(true, Some(Flushed::Waiter(told)))?;
+    log.wait_worker_idle()?;
+    flushed.try_recv().unwrap_or_else(|_| Err(writer_gone()))
 }
 
 /// A range as `[from, to)`.

@@ -22,6 +22,7 @@
 //! disk, `wire` the stored encoding, `network` the way to other nodes, `reads` what a read has to wait
 //! for, `members` who belongs to the cell.
 
+mod begin;
 mod facade;
 mod fatal;
 mod keeper;
@@ -40,6 +41,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use begin::begin_with;
 pub use facade::Raft;
 pub use fatal::FatalHook;
 pub use network::{AskHandler, Asked, Identity, IdentityError, Security, TlsFiles, broker_name};

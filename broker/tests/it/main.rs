@@ -7,6 +7,7 @@
 )]
 
 mod agent;
+mod backup;
 mod brokers;
 mod failover;
 mod full_disk;

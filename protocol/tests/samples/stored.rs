@@ -295,6 +295,7 @@ fn lease_events() -> Vec<Event> {
         },
         Event::CalendarSet { tenant: tenant(), calendar: Some(calendar()) },
         Event::NodeRemoved { cluster: cluster(), node: node() },
+        Event::CellRestored { epoch: 1 },
     ]
 }
 
@@ -313,6 +314,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 40, "an event has no sample");
+    assert_eq!(all.len(), 41, "an event has no sample");
     all
 }

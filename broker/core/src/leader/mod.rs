@@ -312,6 +312,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::LeaseEnding { .. }
         | Event::MemberStopped { .. }
         | Event::TailSealed { .. }
+        | Event::CellRestored { .. }
         | Event::KeyUsed { .. }
         | Event::KeysForgotten { .. }
         | Event::NodeFenced { .. }

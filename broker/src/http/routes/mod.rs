@@ -1,5 +1,6 @@
 //! The routes, and the OpenAPI document that lists them.
 
+mod backup;
 mod cell;
 mod clusters;
 mod health;
@@ -83,6 +84,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(proofs::checkpoint))
         .routes(routes!(proofs::inclusion))
         .routes(routes!(proofs::extension))
+        .routes(routes!(backup::backup))
         .routes(routes!(watch::watch))
         .routes(routes!(status::status))
         .routes(routes!(cell::show))

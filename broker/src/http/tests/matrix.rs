@@ -65,10 +65,11 @@ const ROUTES: [(&str, &str, &[&str]); 40] = [
 ];
 
 /// Routes that are slow or never end: only their refusals are tried by every caller.
-const HEAVY: [(&str, &str, &[&str]); 3] = [
+const HEAVY: [(&str, &str, &[&str]); 4] = [
     ("get", "/v1/ledger/verify", &["auditor", "cell auditor", "operator"]),
     ("get", "/v1/ledger/accounts", READERS),
     ("get", "/v1/watch", READERS),
+    ("get", "/v1/ledger/backup", &["operator"]),
 ];
 
 const PUBLIC: [(&str, &str); 4] =

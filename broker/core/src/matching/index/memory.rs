@@ -250,6 +250,7 @@ impl Index {
             | Event::MemberStopped { .. }
             | Event::UsageRecorded { .. }
             | Event::TailSealed { .. }
+            | Event::CellRestored { .. }
             | Event::KeyUsed { .. }
             | Event::KeysForgotten { .. }
             | Event::NodeRegistered { .. }
