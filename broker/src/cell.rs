@@ -117,12 +117,13 @@ impl Cell {
         let journal = opened.await.map_err(|_| Error::Stopped)?.map_err(Error::Ledger)?;
         let (checks, snapshots) = (config.checks, config.snapshot_records);
         let machine = CellMachine::new(config.cell, journal, checks, snapshots);
-        let machine = Arc::new(machine);
+        let machine = Arc::new(machine.able(config.feature_level));
         let mut options =
             raft::Options::new(path.join("raft"), config.cell.as_str(), config.node_id);
         let on_fatal = config.on_fatal.clone();
         options.on_fatal = config.on_fatal;
         options.begin = config.begin;
+        options.feature_level = config.feature_level;
         options.log_file_bytes = config.log_file_bytes;
         let answering = Answering::default();
         let mut shown = None;

@@ -79,6 +79,9 @@ pub struct Config {
     /// When the disk has too little room, and what is kept back for ends. None (the default) does
     /// not look.
     pub space: Option<space::Settings>,
+    /// What this broker can do; a cell that was raised above it is refused. Default:
+    /// [`sublet_core::FEATURE_LEVEL`]. Lower, it stands for an older program in tests.
+    pub feature_level: u16,
     /// What happens when storage fails or this replica diverges. Default: the process aborts.
     pub on_fatal: FatalHook,
 }
@@ -100,6 +103,7 @@ impl Config {
             log_file_bytes: 32 * 1024 * 1024,
             ledger_key: LedgerKey::None,
             space: None,
+            feature_level: sublet_core::FEATURE_LEVEL,
             on_fatal: FatalHook::abort(),
         }
     }

@@ -24,6 +24,16 @@ pub enum Error {
     /// taken.
     #[error("the disk is full: only what ends something is taken")]
     NoSpace,
+    /// A broker cannot do the feature level that the cell is to be raised to, or does not say.
+    #[error("broker {broker} cannot do feature level {level} (it can do: {can:?})")]
+    Level {
+        /// The broker.
+        broker: u64,
+        /// What it can do; nothing if it does not answer.
+        can: Option<u16>,
+        /// What was asked for.
+        level: u16,
+    },
     /// This node does not lead its cell. Nothing happened.
     #[error("this node does not lead (leader: {leader:?})")]
     NotLeader {

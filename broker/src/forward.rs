@@ -64,6 +64,8 @@ pub(crate) struct Report {
     pub(crate) root: [u8; 32],
     /// Its disk; nothing if it does not look, or is not told.
     pub(crate) disk: Option<DiskReport>,
+    /// The highest feature level that its program can do.
+    pub(crate) feature_level: u16,
 }
 
 /// How the disk of a broker is.
@@ -263,6 +265,7 @@ impl Parts {
                 let Space { free, total } = watch.space()?;
                 Some(DiskReport { free, total, room: watch.room().into() })
             }),
+            feature_level: self.machine.level(),
         })
     }
 

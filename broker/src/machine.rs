@@ -63,6 +63,14 @@ pub(crate) enum Failure {
         /// The segment's number.
         number: u64,
     },
+    /// The cell was raised above what this program can do.
+    #[error("the cell is at feature level {cell}, this program can do {ours}: start a newer one")]
+    Level {
+        /// The cell's level.
+        cell: u16,
+        /// Ours.
+        ours: u16,
+    },
     /// The ledger failed.
     #[error("the ledger failed")]
     Ledger(#[source] sublet_ledger::Error),
@@ -82,6 +90,8 @@ pub(crate) struct CellMachine {
     cell: CellId,
     checks: Checks,
     snapshot_records: u64,
+    /// The highest feature level that this program can do.
+    level: u16,
     replica: RwLock<Replica>,
     /// None once the cell was shut down.
     pub(crate) journal: RwLock<Option<Journal>>,
@@ -120,12 +130,30 @@ impl CellMachine {
             cell,
             checks,
             snapshot_records,
+            level: sublet_core::FEATURE_LEVEL,
             replica: RwLock::new(Replica { shadow, ..Replica::default() }),
             journal: RwLock::new(Some(journal)),
             feed: Feed::new(),
             is_live: AtomicBool::new(false),
             wants_snapshot: AtomicBool::new(false),
         }
+    }
+
+    /// As a program that can do this feature level.
+    #[must_use]
+    pub(crate) fn able(self, level: u16) -> Self {
+        Self { level, ..self }
+    }
+
+    /// The highest feature level that this program can do.
+    pub(crate) const fn level(&self) -> u16 {
+        self.level
+    }
+
+    /// Whatever such a cell decides, this program may decide otherwise.
+    fn can(&self, state: &State) -> Result<(), Failure> {
+        let (cell, ours) = (state.feature_level(), self.level);
+        if cell > ours { Err(Failure::Level { cell, ours }) } else { Ok(()) }
     }
 
     fn replica(&self) -> RwLockReadGuard<'_, Replica> {
@@ -211,6 +239,7 @@ impl CellMachine {
             self.count(&mut replica, &stamped, &applied.outcome, &applied.records);
             replies.push(codec::encode(&applied.outcome).map_err(Failure::Unwritable)?);
             records.extend(applied.records);
+            self.can(&replica.state)?;
             if is_live {
                 self.check(&mut replica);
             }
@@ -321,6 +350,7 @@ impl CellMachine {
         if snapshot.state.cell().is_none_or(|(cell, _)| cell != self.cell) {
             return Err(Failure::OtherCell);
         }
+        self.can(&snapshot.state)?;
         // The state's lock before the journal's, as everywhere: a planner that still runs has both.
         let mut replica = self.replica_mut();
         let mut journal = self.journal.write().unwrap_or_else(PoisonError::into_inner);

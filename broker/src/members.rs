@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::future::join_all;
+use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
 
 use crate::cell::Cell;
 use crate::error::Error;
@@ -39,6 +40,8 @@ pub struct Health {
     pub root: [u8; 32],
     /// Its disk and what there is room for; nothing if it does not look.
     pub disk: Option<(Space, Room)>,
+    /// The highest feature level that its program can do.
+    pub feature_level: u16,
 }
 
 impl Cell {
@@ -64,10 +67,11 @@ impl Cell {
                 Ok(_) | Err(_) => return None,
             }
         };
-        let crate::forward::Report { version, applied, records, root, disk } = report;
+        let crate::forward::Report { version, applied, records, root, disk, feature_level } =
+            report;
         let disk =
             disk.map(|disk| (Space { free: disk.free, total: disk.total }, disk.room.into()));
-        Some(Health { version, applied, records, root, disk })
+        Some(Health { version, applied, records, root, disk, feature_level })
     }
 
     /// Takes a broker in: it copies the log, then it votes. Asked again it goes on where it was.
@@ -89,6 +93,35 @@ impl Cell {
     /// As [`Cell::add_broker`].
     pub async fn remove_broker(&self, node: u64) -> Result<(), Error> {
         self.change(&Question::Remove { node }).await
+    }
+
+    /// Lets the cell use what needs feature level `level`, if every broker can do that. There is no
+    /// way back: an older program refuses the cell from then on.
+    ///
+    /// # Errors
+    /// [`Error::Level`] names a broker that cannot, or does not answer; as [`Cell::propose`].
+    pub async fn raise_level(
+        &self,
+        actor: Actor,
+        key: Option<IdempotencyKey>,
+        level: u16,
+    ) -> Result<Outcome, Error> {
+        self.can_raise(level).await?;
+        self.propose(actor, key, Command::RaiseFeatureLevel { level }).await
+    }
+
+    /// Whether every broker can do feature level `level`.
+    ///
+    /// # Errors
+    /// [`Error::Level`].
+    pub(crate) async fn can_raise(&self, level: u16) -> Result<(), Error> {
+        for broker in self.brokers().await {
+            let can = broker.health.map(|health| health.feature_level);
+            if can.is_none_or(|can| can < level) {
+                return Err(Error::Level { broker: broker.member.node_id, can, level });
+            }
+        }
+        Ok(())
     }
 
     async fn change(&self, question: &Question) -> Result<(), Error> {

@@ -272,6 +272,7 @@ const fn ends(command: &Command) -> bool {
         | Command::CommitPlan { .. }
         | Command::SetTerms { .. }
         | Command::MoveTenant { .. }
+        | Command::RaiseFeatureLevel { .. }
         | Command::SetCalendar { .. } => false,
     }
 }

@@ -447,6 +447,11 @@ pub enum Command {
         /// Its node.
         node: NodeId,
     },
+    /// Let the cell use what needs this feature level. There is no way back.
+    RaiseFeatureLevel {
+        /// The level. Every broker can do it: the broker that proposes this has asked.
+        level: u16,
+    },
 }
 
 /// How an owner recalls a lease through the broker.
@@ -496,6 +501,7 @@ impl Command {
             Command::DeclareStalled { .. } => "declare_stalled",
             Command::SetCalendar { .. } => "set_calendar",
             Command::RemoveNode { .. } => "remove_node",
+            Command::RaiseFeatureLevel { .. } => "raise_feature_level",
         }
     }
 }

@@ -380,6 +380,11 @@ pub enum Event {
         /// How often it has been restored now: the epoch of every token from here on.
         epoch: u32,
     },
+    /// The cell may use what needs this feature level.
+    FeatureLevelRaised {
+        /// The level.
+        level: u16,
+    },
 }
 
 impl Event {
@@ -428,6 +433,7 @@ impl Event {
             Event::CalendarSet { .. } => "calendar_set",
             Event::NodeRemoved { .. } => "node_removed",
             Event::CellRestored { .. } => "cell_restored",
+            Event::FeatureLevelRaised { .. } => "feature_level_raised",
         }
     }
 
@@ -500,6 +506,7 @@ impl Event {
             | Event::MemberStopped { lease, .. } => Names::of(None, Some(*lease), None),
             Event::CellCreated { .. }
             | Event::CellRestored { .. }
+            | Event::FeatureLevelRaised { .. }
             | Event::PolicySet { .. }
             | Event::NodeRegistered { .. }
             | Event::NodeSilenced { .. }

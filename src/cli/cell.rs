@@ -29,6 +29,8 @@ pub(super) enum Cell {
     Replace(Replace),
     /// Take a broker out. Its number is not used again.
     Remove(Remove),
+    /// Let the cell use what needs a feature level that every broker can do. There is no way back.
+    Raise(Raise),
 }
 
 /// Found a cell.
@@ -74,6 +76,14 @@ pub(super) struct Remove {
     id: u64,
 }
 
+/// Let the cell use what needs a feature level.
+#[derive(Debug, Args)]
+pub(super) struct Raise {
+    /// The level. Default: the highest that every broker can do.
+    #[arg(long, value_name = "N")]
+    level: Option<u16>,
+}
+
 impl Cell {
     /// Does it.
     pub(super) fn run(self, context: &Context) -> Outcome<Exit> {
@@ -92,9 +102,30 @@ impl Cell {
                 client.remove_broker(old)?
             }
             Cell::Remove(Remove { id }) => context.client()?.remove_broker(id)?,
+            Cell::Raise(raise) => raise.run(&context.client()?)?,
         };
         show(context, &view)?;
         Ok(Exit::Done)
+    }
+}
+
+impl Raise {
+    fn run(&self, client: &Client) -> Outcome<CellView> {
+        if let Some(level) = self.level {
+            return client.raise_level(level);
+        }
+        let view = client.cell()?;
+        let silent = view.brokers.iter().find(|broker| broker.feature_level.is_none());
+        if let Some(broker) = silent {
+            let what = format!("broker {} does not say what it can do", broker.id);
+            return Err(Failure::new(Exit::Temporary, what)
+                .because("the cell is raised only if every broker can follow"));
+        }
+        let can = view.brokers.iter().filter_map(|broker| broker.feature_level).min();
+        match can {
+            Some(level) if level > view.feature_level => client.raise_level(level),
+            _ => Ok(view),
+        }
     }
 }
 
@@ -130,6 +161,7 @@ fn show(context: &Context, view: &CellView) -> Outcome<()> {
         Column::text("ROOT"),
         Column::text("DISK"),
         Column::text("VERSION"),
+        Column::number("LEVEL"),
         Column::text("PEER"),
         Column::text("API").wide(),
     ];
@@ -151,6 +183,7 @@ fn show(context: &Context, view: &CellView) -> Outcome<()> {
             broker.root.as_deref().map_or("?", |root| root.get(..16).unwrap_or(root)).to_owned(),
             broker.disk.map_or_else(|| "?".to_owned(), disk),
             broker.version.clone().unwrap_or_else(|| "?".to_owned()),
+            number(broker.feature_level.map(u64::from)),
             broker.peer.clone(),
             broker.api.clone(),
         ]);
@@ -158,8 +191,8 @@ fn show(context: &Context, view: &CellView) -> Outcome<()> {
     let cell = view.cell.map_or_else(|| "not founded".to_owned(), |cell| cell.to_string());
     let leader = view.leader.map_or_else(|| "nobody".to_owned(), |id| format!("broker {id}"));
     table.footer(format!(
-        "cell {cell}, as broker {} sees it: {leader} leads in term {}",
-        view.broker, view.term
+        "cell {cell} at feature level {}, as broker {} sees it: {leader} leads in term {}",
+        view.feature_level, view.broker, view.term
     ));
     context.printer.list(view, &table)
 }

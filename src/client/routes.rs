@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sublet_protocol::api::{
     AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, CheckpointView, ClusterCreate,
-    ClusterView, ExtensionView, LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage,
+    ClusterView, ExtensionView, LeaseView, LedgerState, LevelSet, NodeRemoved, NodeView, OfferPage,
     ParentSet, ParentView, PlanView, PriceSet, PriceView, ProofView, QuotaSet, QuotaView,
     RecallCreate, RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet,
     TermsView, VerifyView, WhyView,
@@ -33,6 +33,11 @@ impl Client {
     /// What would happen to this request.
     pub(crate) fn plan(&self, request: &Value) -> Outcome<PlanView> {
         self.ask("/v1/plan", request)
+    }
+
+    /// Lets the cell use what needs a feature level.
+    pub(crate) fn raise_level(&self, level: u16) -> Outcome<CellView> {
+        self.change(&Method::PUT, "/v1/cell/level", Some(&LevelSet { level }))
     }
 
     /// The bytes of a backup, as they arrive.

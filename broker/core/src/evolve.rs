@@ -58,6 +58,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 *now = *epoch;
             }
         }
+        Event::FeatureLevelRaised { level } => state.feature_level = *level,
         Event::PolicySet { policy } => state.policy = policy.clone(),
         Event::TenantCreated { tenant, parent } => tenant_created(state, *tenant, *parent),
         Event::QuotaSet { tenant, model, quota } => {

@@ -37,6 +37,6 @@ mod tests;
 pub use apply::{Applied, apply};
 pub use evolve::{evolve, fold};
 pub use state::{
-    Cluster, EndNotice, Lease, LeaseStage, Node, Offer, Promise, Request, RequestStage, State,
-    StateView, Tenant, Whereabouts,
+    Cluster, EndNotice, FEATURE_LEVEL, Lease, LeaseStage, Node, Offer, Promise, Request,
+    RequestStage, State, StateView, Tenant, Whereabouts,
 };

@@ -33,6 +33,12 @@ pub use promise::{Promise, Whereabouts};
 pub use request::{Request, RequestStage};
 pub use tenant::Tenant;
 
+/// The level of a cell that was never raised.
+const FEATURE_LEVEL_FIRST: u16 = 1;
+/// What this program can do. One more with each behaviour that a replica of an older program would
+/// not share: it must then ask [`State::feature_level`] first.
+pub const FEATURE_LEVEL: u16 = FEATURE_LEVEL_FIRST;
+
 /// A remembered idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeyEntry {
@@ -67,6 +73,7 @@ pub(crate) enum Due {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
     pub(crate) cell: Option<(CellId, u32)>,
+    pub(crate) feature_level: u16,
     pub(crate) policy: Policy,
     pub(crate) now: Timestamp,
     pub(crate) next_index: u64,
@@ -102,6 +109,13 @@ impl State {
     #[must_use]
     pub const fn cell(&self) -> Option<(CellId, u32)> {
         self.cell
+    }
+
+    /// What the cell may use. Behaviour that a replica of an older program would not share asks for
+    /// this first.
+    #[must_use]
+    pub fn feature_level(&self) -> u16 {
+        self.feature_level.max(FEATURE_LEVEL_FIRST)
     }
 
     /// The cell's policy.

@@ -179,6 +179,9 @@ impl From<Error> for ApiError {
                               try again when there is room";
                 ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "STORAGE_FULL", detail)
             }
+            error @ Error::Level { .. } => {
+                ApiError::new(StatusCode::CONFLICT, "BROKER_TOO_OLD", error.to_string())
+            }
             Error::Stopped => ApiError::new(unavailable, "STOPPING", "the broker is stopping"),
             Error::TooLarge => {
                 let detail = "the command is larger than any may be";

@@ -492,7 +492,7 @@ impl Port {
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (cell, identity) = (options.cell.clone(), peers.identity.clone());
-        let site = Arc::new(Site::new(cell, options.node_id, identity));
+        let site = Arc::new(Site::new(cell, options.node_id, options.feature_level, identity));
         Ok(Self { listener, address, site })
     }
 }

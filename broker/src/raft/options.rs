@@ -59,6 +59,8 @@ pub struct Options {
     pub flush_wait: Duration,
     /// Size in bytes at which the log begins a new file. The open file is held in memory.
     pub log_file_bytes: usize,
+    /// What this node tells its peers that it can do.
+    pub feature_level: u16,
     /// What happens on a storage or machine error.
     pub on_fatal: FatalHook,
 }
@@ -83,6 +85,7 @@ impl Options {
             recovery_timeout: Duration::from_secs(300),
             flush_wait: Duration::from_micros(50),
             log_file_bytes: 32 * 1024 * 1024,
+            feature_level: 1,
             on_fatal: FatalHook::abort(),
         }
     }

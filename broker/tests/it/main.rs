@@ -12,6 +12,7 @@ mod brokers;
 mod failover;
 mod full_disk;
 mod kill;
+mod levels;
 mod life;
 mod restart;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -17,6 +17,9 @@ pub struct CellView {
     pub leader: Option<u64>,
     /// The term of that leader.
     pub term: u64,
+    /// What the cell may use; raised by an operator once every broker can do more.
+    #[serde(default)]
+    pub feature_level: u16,
     /// All brokers, by number.
     pub brokers: Vec<BrokerView>,
 }
@@ -63,6 +66,9 @@ pub struct BrokerView {
     /// The disk of its data folder, if it answered and looks at it.
     #[serde(default)]
     pub disk: Option<DiskView>,
+    /// The highest feature level that its program can do, if it answered.
+    #[serde(default)]
+    pub feature_level: Option<u16>,
 }
 
 /// The disk that a broker's log and ledger lie on.
@@ -89,6 +95,15 @@ pub enum DiskRoom {
     Low,
     /// For everything.
     Plenty,
+}
+
+/// What a cell may use from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LevelSet {
+    /// The feature level. Every broker must be able to do it.
+    pub level: u16,
 }
 
 /// A broker to be taken in.

@@ -31,7 +31,7 @@ mod tests;
 
 pub use amounts::{Money, OutOfRange, Whole};
 pub use calendar::{CalendarSet, CalendarView, DeferCreate};
-pub use cell::{BrokerAdd, BrokerRole, BrokerView, CellView, DiskRoom, DiskView};
+pub use cell::{BrokerAdd, BrokerRole, BrokerView, CellView, DiskRoom, DiskView, LevelSet};
 pub use leases::{
     AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen, RecallCreate, RecallView,
 };

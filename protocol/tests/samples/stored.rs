@@ -124,6 +124,7 @@ fn all_commands() -> Vec<Command> {
         Command::DeclareStalled { lease, unused: Millis::new(7_200_000) },
         Command::SetCalendar { tenant: tenant(), calendar: Some(calendar()) },
         Command::RemoveNode { cluster: cluster(), node: node() },
+        Command::RaiseFeatureLevel { level: 2 },
     ]
 }
 
@@ -141,7 +142,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 29, "a command has no sample");
+    assert_eq!(all.len(), 30, "a command has no sample");
     [all, promises()].concat()
 }
 
@@ -296,6 +297,7 @@ fn lease_events() -> Vec<Event> {
         Event::CalendarSet { tenant: tenant(), calendar: Some(calendar()) },
         Event::NodeRemoved { cluster: cluster(), node: node() },
         Event::CellRestored { epoch: 1 },
+        Event::FeatureLevelRaised { level: 2 },
     ]
 }
 
@@ -314,6 +316,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 41, "an event has no sample");
+    assert_eq!(all.len(), 42, "an event has no sample");
     all
 }

@@ -125,6 +125,7 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
         Command::RemoveNode { cluster, node } => {
             supply::remove_node(state, actor, (*cluster, *node))
         }
+        Command::RaiseFeatureLevel { level } => setup::raise_level(state, actor, *level),
         Command::Sweep => sweep::sweep(state, actor, now),
         Command::SealTail => sweep::seal_tail(state, actor),
     }

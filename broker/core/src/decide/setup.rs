@@ -27,6 +27,15 @@ pub(super) fn create_cell(state: &State, actor: &Actor, cell: CellId, policy: &P
     Ok(vec![Event::CellCreated { cell, epoch: 0, policy: policy.clone() }])
 }
 
+/// A cell's level never goes back: what was decided on it stays decided.
+pub(super) fn raise_level(state: &State, actor: &Actor, level: u16) -> Decision {
+    only_operator(actor)?;
+    if level <= state.feature_level() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![Event::FeatureLevelRaised { level }])
+}
+
 pub(super) fn set_policy(state: &State, actor: &Actor, policy: &Policy) -> Decision {
     only_operator(actor)?;
     policy.validate().map_err(|_| Rejection::PolicyInvalid)?;

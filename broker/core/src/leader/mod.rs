@@ -313,6 +313,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::MemberStopped { .. }
         | Event::TailSealed { .. }
         | Event::CellRestored { .. }
+        | Event::FeatureLevelRaised { .. }
         | Event::KeyUsed { .. }
         | Event::KeysForgotten { .. }
         | Event::NodeFenced { .. }

@@ -191,3 +191,17 @@ fn a_node_that_is_silent_or_fenced_is_removed_once_its_leases_have_ended() {
     world.must(operator(), remove);
     assert!(world.state.offers().is_empty());
 }
+
+#[test]
+fn the_feature_level_is_raised_by_an_operator_and_never_goes_back() {
+    let mut world = World::with_nodes(1);
+    assert_eq!(world.state.feature_level(), 1);
+    let raise = |level| Command::RaiseFeatureLevel { level };
+    for other in [agent(gpu(0)), user("acme"), Actor::Leader] {
+        world.refuse(other, raise(2), Rejection::NotAllowed);
+    }
+    assert_eq!(world.must(operator(), raise(1)), vec![], "it is there already");
+    assert_eq!(world.must(operator(), raise(3)), vec![Event::FeatureLevelRaised { level: 3 }]);
+    assert_eq!(world.must(operator(), raise(2)), vec![]);
+    assert_eq!(world.state.feature_level(), 3);
+}

@@ -4,12 +4,14 @@ use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::StatusCode;
 use sublet_protocol::api::{
-    BrokerAdd, BrokerRole, BrokerView, CellView, DiskRoom, DiskView, Problem,
+    BrokerAdd, BrokerRole, BrokerView, CellView, DiskRoom, DiskView, LevelSet, Problem,
 };
+use sublet_protocol::commands::Command;
 
 use crate::http::app::App;
 use crate::http::error::ApiError;
 use crate::http::extract::{Auditor, Call, Json, NoBody, Number, Operator, Params};
+use crate::http::mutation::Mutation;
 use crate::members::Broker;
 use crate::raft::Endpoint;
 use crate::space::{Room, Space};
@@ -58,6 +60,7 @@ async fn view(app: &App) -> CellView {
             records: health.map(|health| health.records),
             root: health.map(|health| hex::encode(health.root)),
             disk: health.and_then(|health| health.disk).map(disk),
+            feature_level: health.map(|health| health.feature_level),
         }
     });
     CellView {
@@ -65,6 +68,7 @@ async fn view(app: &App) -> CellView {
         broker: status.node_id,
         leader: status.leader,
         term: status.term,
+        feature_level: app.cell.read_stale(|state| state.feature_level()),
         brokers: views.collect(),
     }
 }
@@ -112,6 +116,27 @@ pub(crate) async fn add(
     }
     app.cell.add_broker(id, Endpoint { peer, api }).await?;
     Ok((StatusCode::CREATED, Answer(view(&app).await)))
+}
+
+/// Lets the cell use what needs a feature level, if every broker can do that. There is no way back.
+#[utoipa::path(
+    put, path = "/v1/cell/level", tag = "cell", security(("token" = [])),
+    params(("Idempotency-Key" = String, Header)), request_body = LevelSet,
+    responses((status = OK, body = CellView), (status = "4XX", body = Problem,
+        content_type = "application/problem+json")),
+)]
+pub(crate) async fn raise(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    call: Call,
+    body: Json<LevelSet>,
+) -> Result<Answer<CellView>, ApiError> {
+    let level = body.value.level;
+    app.cell.can_raise(level).await?;
+    let actor = caller.as_operator().ok_or_else(ApiError::forbidden)?;
+    let command = Command::RaiseFeatureLevel { level };
+    Mutation { actor, call: &call, body: &body.value, command }.make(&app).await?;
+    Ok(Answer(view(&app).await))
 }
 
 /// Takes a broker out of the cell. Its number is not used again.

@@ -89,6 +89,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(status::status))
         .routes(routes!(cell::show))
         .routes(routes!(cell::add))
+        .routes(routes!(cell::raise))
         .routes(routes!(cell::remove))
 }
 

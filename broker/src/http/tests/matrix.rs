@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 40] = [
+const ROUTES: [(&str, &str, &[&str]); 41] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -61,6 +61,7 @@ const ROUTES: [(&str, &str, &[&str]); 40] = [
     ("get", "/v1/status", READERS),
     ("get", "/v1/cell", &["auditor", "cell auditor", "operator"]),
     ("post", "/v1/cell/brokers", &["operator"]),
+    ("put", "/v1/cell/level", &["operator"]),
     ("delete", "/v1/cell/brokers/{broker}", &["operator"]),
 ];
 

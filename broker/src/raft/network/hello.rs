@@ -13,8 +13,6 @@ use super::frame::{Frames, GREETING_MAX};
 const PROTOCOL: u16 = 1;
 /// The oldest that it still speaks.
 const PROTOCOL_OLDEST: u16 = 1;
-/// What this program can decide: a cell may be told to use what all of its brokers can.
-pub(super) const FEATURE_LEVEL: u16 = 1;
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(5);
 
@@ -103,6 +101,8 @@ pub(super) enum Refusal {
 pub(super) struct Us {
     pub(super) cell: String,
     pub(super) node: u64,
+    /// What it can do: a cell may be told to use what all of its brokers can.
+    pub(super) level: u16,
 }
 
 /// Who has connected, and what for.
@@ -126,7 +126,7 @@ pub(super) async fn greet(
     let hello = Hello {
         protocol: PROTOCOL,
         protocol_oldest: PROTOCOL_OLDEST,
-        feature_level: FEATURE_LEVEL,
+        feature_level: us.level,
         cell: us.cell.clone(),
         from: us.node,
         to,
@@ -155,7 +155,7 @@ pub(super) async fn receive(
     let hello: Hello = frames.next_within(GREETING).await?;
     match judge(&hello, us, is_certified) {
         Ok(protocol) => {
-            let come = Welcome::Come { protocol, feature_level: FEATURE_LEVEL };
+            let come = Welcome::Come { protocol, feature_level: us.level };
             frames.send_within(&come, GREETING).await?;
             frames.widen();
             let Hello { from: node, purpose, feature_level, .. } = hello;
@@ -191,8 +191,10 @@ fn judge(hello: &Hello, us: &Us, is_certified: impl FnOnce(u64) -> bool) -> Resu
 mod tests {
     use super::*;
 
+    const LEVEL: u16 = 3;
+
     fn us(cell: &str, node: u64) -> Us {
-        Us { cell: cell.to_owned(), node }
+        Us { cell: cell.to_owned(), node, level: LEVEL }
     }
 
     /// What both sides say when `guest` means `to` and meets `host`.
@@ -213,8 +215,8 @@ mod tests {
     #[tokio::test]
     async fn a_peer_is_welcome_and_anyone_else_is_refused_and_told_why() {
         let (guest, host) = meet(us("berlin", 1), 2, us("berlin", 2), 1).await;
-        assert_eq!(guest.unwrap(), FEATURE_LEVEL);
-        let expected = Guest { node: 1, purpose: Purpose::Consensus, feature_level: FEATURE_LEVEL };
+        assert_eq!(guest.unwrap(), LEVEL);
+        let expected = Guest { node: 1, purpose: Purpose::Consensus, feature_level: LEVEL };
         assert_eq!(host.unwrap(), expected);
 
         for (guest, to, host, certified, why) in [

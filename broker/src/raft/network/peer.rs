@@ -53,8 +53,8 @@ pub(in super::super) struct Site {
 }
 
 impl Site {
-    pub(in super::super) fn new(cell: String, node: u64, identity: Identity) -> Self {
-        Self { us: Us { cell, node }, identity, told: Mutex::default() }
+    pub(in super::super) fn new(cell: String, node: u64, level: u16, identity: Identity) -> Self {
+        Self { us: Us { cell, node, level }, identity, told: Mutex::default() }
     }
 
     /// Logs that a peer cannot be reached or does not want us, unless that was just logged.
