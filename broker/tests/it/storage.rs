@@ -14,6 +14,7 @@ use std::io::{BufRead, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 
+use nix::sys::signal::Signal;
 use sublet_broker::clock::ClockKind;
 use sublet_broker::raft::FatalHook;
 use sublet_broker::{Cell, Config};
@@ -22,7 +23,7 @@ use sublet_protocol::commands::Outcome;
 use sublet_protocol::ids::RequestId;
 use tokio::runtime::Runtime;
 
-use crate::traced::{self, Deed, End, Fault, Traced};
+use crate::traced::{self, Deed, End, Fault, Struck, Traced};
 use crate::world::{config, key, set_up, submit, user};
 
 const DIR: &str = "SUBLET_TEST_STORAGE_DIR";
@@ -362,12 +363,25 @@ fn broken_at(runtime: &Runtime, call: u64, fault: Fault) -> (bool, Option<String
     if goes_on && (struck.is_sync || fault == Fault::Full) {
         return (true, Some(format!("{what}: the broker went on")));
     }
+    if life.end == End::Killed(Signal::SIGKILL) {
+        println!("{what}: the broker stood still");
+        if !is_read_of_sled(struck, &root) {
+            return (true, Some(format!("{what}: the broker stood still")));
+        }
+    }
     // What a failed sync should have written is gone once the power is.
     let disk = replay(&life.deeds, &root, None);
     let wrong = runtime
         .block_on(wrong(&root.join("data"), &acks))
         .or_else(|| wrong_after_power_loss(runtime, &disk, 0, &acks));
     (true, wrong.map(|wrong| format!("{what}, then {:?}: {wrong}", life.end)))
+}
+
+/// An error while sled reads its file at a start can leave its threads waiting for each other for
+/// ever. Nothing was promised by then, and whoever started the broker sees that it does not serve.
+fn is_read_of_sled(struck: &Struck, root: &Path) -> bool {
+    let reads = ["read", "pread", "open", "getdents"];
+    struck.path.starts_with(root.join("data/ledger/sled")) && reads.contains(&struck.call)
 }
 
 fn broken_everywhere(fault: Fault) {

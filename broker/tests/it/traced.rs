@@ -12,13 +12,18 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
+
+/// How long a life may take before it counts as standing still. It takes one to five seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What was done to a file or folder below the traced folder, or said on standard output.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +86,7 @@ pub(crate) struct Struck {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Exited(i32),
+    /// By a signal: its own SIGABRT, or SIGKILL because it stood still.
     Killed(Signal),
 }
 
@@ -122,7 +128,16 @@ pub(crate) fn run(command: &mut Command, root: &Path, fault: Option<(u64, Fault)
     }
     let mut input = child.stdin.unwrap();
     std::io::Write::write_all(&mut input, b"go\n").unwrap();
+    let (ended, news) = mpsc::channel::<()>();
+    let watchdog = std::thread::spawn(move || {
+        if news.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            // If it is gone by now, so much the better.
+            let _gone = kill(pid, Signal::SIGKILL);
+        }
+    });
     let end = tracer.follow(pid);
+    drop(ended);
+    watchdog.join().unwrap();
     let Tracer { calls, struck, deeds, .. } = tracer;
     Traced { calls, struck, deeds, end }
 }
@@ -136,7 +151,7 @@ fn await_reader(pid: Pid) {
                 return;
             }
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        std::thread::sleep(Duration::from_millis(1));
     }
     panic!("the child does not read its standard input");
 }
