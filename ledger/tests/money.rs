@@ -202,3 +202,41 @@ fn what_a_node_cost_is_divided_between_leases_and_idle() {
     assert_eq!(found["idle"]["amount"], "572.000000");
     assert_eq!(found["leases"][1]["paid"]["amount"], "0.663333");
 }
+
+#[test]
+fn a_closed_statement_keeps_its_hash_and_the_next_one_has_the_correction() {
+    let april = MARCH + 31 * 24 * HOUR;
+    let until = sublet_protocol::units::Timestamp::new(april);
+    let close = Event::PeriodClosed { from: Default::default(), until };
+    let first = || {
+        let mut history = History::founded();
+        history.lease(&Wish::new(1, MARCH, HOUR, 2_400_000));
+        history
+    };
+    let of = |history: &History, month| {
+        let dir = stored(history);
+        let options = ["--json", "--tenant", "vision", "--month", month];
+        json(&audit("statement", dir.path(), &options), 0)
+    };
+    let open = of(&first(), "2026-03");
+    let mut history = first();
+    history.push(april, close.clone());
+    let closed = of(&history, "2026-03");
+    assert_eq!((&open["closed"], &closed["closed"]), (&false.into(), &true.into()));
+    // A lease over the end of March, which ended after March was closed.
+    let mut history = first();
+    let late = Wish::new(2, april - HOUR, 2 * HOUR, 2_400_000);
+    history.lease_over(&late, Some((april, close)));
+    let after = of(&history, "2026-03");
+    assert_eq!((&open["sha256"], &closed["sha256"]), (&closed["sha256"], &after["sha256"]));
+    assert_eq!(after["lines"].as_array().unwrap().len(), 1);
+    let next = of(&history, "2026-04");
+    let kinds: Vec<_> =
+        next["lines"].as_array().unwrap().iter().map(|l| &l["correction"]).collect();
+    assert_eq!(kinds, [true, false]);
+    assert_eq!(next["lines"][0]["begin"], "2026-03-31T23:00:00.000Z");
+    assert_eq!(next["total"]["amount"], "4.800000");
+    let dir = stored(&history);
+    let csv = said(&audit("export", dir.path(), &["--layout", "focus", "--month", "2026-04"]), 0);
+    assert_eq!(csv.matches(",Correction,").count(), 1, "{csv}");
+}

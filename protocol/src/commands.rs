@@ -451,6 +451,11 @@ pub enum Command {
     RaiseFeatureLevel {
         /// The level. Every broker can do it: the broker that proposes this has asked.
         level: u16,
+    /// Close the books up to an instant: what is settled later and falls before it is a correction of
+    /// what comes behind it.
+    ClosePeriod {
+        /// The first instant that stays open.
+        until: Timestamp,
     },
 }
 
@@ -502,6 +507,7 @@ impl Command {
             Command::SetCalendar { .. } => "set_calendar",
             Command::RemoveNode { .. } => "remove_node",
             Command::RaiseFeatureLevel { .. } => "raise_feature_level",
+            Command::ClosePeriod { .. } => "close_period",
         }
     }
 }

@@ -384,6 +384,13 @@ pub enum Event {
     FeatureLevelRaised {
         /// The level.
         level: u16,
+    /// The books are closed up to an instant: charges that are settled behind this record and fall
+    /// before it count at it, as corrections.
+    PeriodClosed {
+        /// What was open first until now; the beginning of time at the first close.
+        from: Timestamp,
+        /// The first instant that stays open.
+        until: Timestamp,
     },
 }
 
@@ -434,6 +441,7 @@ impl Event {
             Event::NodeRemoved { .. } => "node_removed",
             Event::CellRestored { .. } => "cell_restored",
             Event::FeatureLevelRaised { .. } => "feature_level_raised",
+            Event::PeriodClosed { .. } => "period_closed",
         }
     }
 
@@ -512,6 +520,7 @@ impl Event {
             | Event::NodeSilenced { .. }
             | Event::NodeFenced { .. }
             | Event::NodeRemoved { .. }
+            | Event::PeriodClosed { .. }
             | Event::CapacityOffered { .. }
             | Event::OfferRescinded { .. }
             | Event::TailSealed { .. }

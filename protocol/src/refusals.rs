@@ -210,6 +210,12 @@ pub enum Rejection {
     /// Leases on the node have not ended.
     #[error("leases on the node have not ended yet")]
     NodeInUse,
+    /// A period that is not over cannot be closed.
+    #[error("the period is not over yet: close it when its last instant has passed")]
+    PeriodNotOver,
+    /// The books are closed further already.
+    #[error("the books are closed beyond that already, and a close cannot be undone")]
+    PeriodClosed,
 }
 
 impl Rejection {
@@ -284,6 +290,8 @@ impl Rejection {
             Rejection::CalendarInvalid => "CALENDAR_INVALID",
             Rejection::NodeHeard => "NODE_HEARD",
             Rejection::NodeInUse => "NODE_IN_USE",
+            Rejection::PeriodNotOver => "PERIOD_NOT_OVER",
+            Rejection::PeriodClosed => "PERIOD_CLOSED",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `sublet ledger`: check and read the ledger.
 
+mod statement;
+
 use clap::{Args, Subcommand};
 use sublet_protocol::api::VerifyView;
 
@@ -21,6 +23,10 @@ pub(super) enum Ledger {
     Checkpoint(Checkpoint),
     /// Get the proof that a record is in the ledger.
     Prove(Prove),
+    /// Show what a tenant owes, or earned by lending, for a month or another period.
+    Statement(statement::Statement),
+    /// Close the books of a month: what is settled later appears in the next one, as a correction.
+    Close(statement::Close),
 }
 
 /// Have every record, hash, segment and posting checked. Exit code 1 if anything is wrong.
@@ -57,6 +63,8 @@ impl Ledger {
             Ledger::Accounts(Accounts {}) => accounts(context).map(|()| Exit::Done),
             Ledger::Checkpoint(Checkpoint {}) => checkpoint(context).map(|()| Exit::Done),
             Ledger::Prove(Prove { index }) => prove(context, index).map(|()| Exit::Done),
+            Ledger::Statement(statement) => statement.run(context).map(|()| Exit::Done),
+            Ledger::Close(close) => close.run(context).map(|()| Exit::Done),
         }
     }
 }

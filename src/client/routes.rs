@@ -7,6 +7,10 @@ use sublet_protocol::api::{
     ParentSet, ParentView, PlanView, PriceSet, PriceView, ProofView, QuotaSet, QuotaView,
     RecallCreate, RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet,
     TermsView, VerifyView, WhyView,
+    ClusterView, ExtensionView, LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage,
+    ParentSet, ParentView, PeriodClose, PeriodsView, PlanView, PriceSet, PriceView, ProofView,
+    QuotaSet, QuotaView, RecallCreate, RecallView, RequestView, StatementView, StatusView,
+    TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use ureq::http::Method;
@@ -156,6 +160,21 @@ impl Client {
     /// The accounts of the double-entry books.
     pub(crate) fn accounts(&self) -> Outcome<Vec<AccountView>> {
         all(self, "/v1/ledger/accounts", usize::MAX)
+    }
+
+    /// What a tenant owes or earned.
+    pub(crate) fn statement(&self, query: &Query) -> Outcome<StatementView> {
+        self.get(&query.path("/v1/ledger/statements"))
+    }
+
+    /// Up to when the books are closed.
+    pub(crate) fn periods(&self) -> Outcome<PeriodsView> {
+        self.get("/v1/ledger/periods")
+    }
+
+    /// Closes the books up to an instant.
+    pub(crate) fn close_period(&self, close: &PeriodClose) -> Outcome<PeriodsView> {
+        self.change(&Method::POST, "/v1/ledger/periods", Some(close))
     }
 
     /// The tenants.

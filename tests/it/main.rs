@@ -14,6 +14,7 @@ mod cell;
 mod crash;
 mod dev;
 mod histories;
+mod money;
 mod shell;
 mod support;
 mod walk;

@@ -204,6 +204,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 cluster.devices.retain(|_, of| of != node);
             }
         }
+        Event::PeriodClosed { until, .. } => state.closed_until = *until,
         Event::CheckpointReported { lease } => {
             lease_mut(state, *lease).checkpoint_at = Some(at);
         }

@@ -98,6 +98,7 @@ pub struct State {
     pub(crate) operator_keys: u32,
     pub(crate) due: BTreeSet<(Timestamp, Due)>,
     pub(crate) preempted: LastHour,
+    pub(crate) closed_until: Timestamp,
     /// Rules that are left out; no part of the state.
     #[cfg(feature = "mutations")]
     #[serde(skip)]
@@ -134,6 +135,12 @@ impl State {
     #[must_use]
     pub const fn next_index(&self) -> u64 {
         self.next_index
+    }
+
+    /// The first instant whose books are open; the beginning of time if nothing was closed yet.
+    #[must_use]
+    pub const fn closed_until(&self) -> Timestamp {
+        self.closed_until
     }
 
     /// The first record that no segment holds.

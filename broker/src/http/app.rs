@@ -16,6 +16,8 @@ use crate::cell::Cell;
 pub const STREAMS_MAX: usize = 512;
 /// Most checks of the whole ledger at once: each reads all of it.
 const VERIFIES_MAX: usize = 1;
+/// Most statements that are made at once: each reads a part of the ledger.
+const STATEMENTS_MAX: usize = 2;
 
 /// What every handler can reach. Cheap to clone.
 #[derive(Clone)]
@@ -28,6 +30,7 @@ pub(crate) struct App {
     pub(crate) policy: Arc<Mutex<()>>,
     streams: Arc<Semaphore>,
     verifies: Arc<Semaphore>,
+    statements: Arc<Semaphore>,
     stopping: watch::Receiver<bool>,
 }
 
@@ -46,6 +49,7 @@ impl App {
             policy: Arc::default(),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             verifies: Arc::new(Semaphore::new(VERIFIES_MAX)),
+            statements: Arc::new(Semaphore::new(STATEMENTS_MAX)),
             stopping,
         }
     }
@@ -70,6 +74,12 @@ impl App {
     pub(crate) fn verify(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let permit = Arc::clone(&self.verifies).try_acquire_owned();
         permit.map_err(|_| ApiError::busy("the ledger is being verified already"))
+    }
+
+    /// Room for one more statement.
+    pub(crate) fn statement(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        let permit = Arc::clone(&self.statements).try_acquire_owned();
+        permit.map_err(|_| ApiError::busy("other statements are being made: try again"))
     }
 }
 

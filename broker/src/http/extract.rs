@@ -51,6 +51,8 @@ async fn caller(parts: &mut Parts, app: &App) -> Result<Caller, ApiError> {
 /// A caller that may read: tenant, auditor or operator, with what it sees.
 pub(crate) struct Reader {
     pub(crate) scope: Scope,
+    /// The tenant that it acts for, if its token names one, whatever else it may see.
+    pub(crate) tenant: Option<TenantId>,
     pub(crate) owner: RateOwner,
 }
 
@@ -59,7 +61,7 @@ impl FromRequestParts<App> for Reader {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let caller = caller(parts, app).await?;
         let scope = caller.scope().ok_or_else(ApiError::forbidden)?;
-        Ok(Reader { scope, owner: caller.rate_owner() })
+        Ok(Reader { scope, tenant: caller.acting_tenant(), owner: caller.rate_owner() })
     }
 }
 

@@ -1,9 +1,10 @@
 //! What one lease cost, and how that is divided between spans of time.
 
-use sublet_protocol::events::Settlement;
+use sublet_protocol::events::{Event, Settlement};
 use sublet_protocol::ids::Region;
 use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::money::{MicroCredits, cost_half_even};
+use sublet_protocol::records::Record;
 use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
 /// The final charge of a lease that has ended.
@@ -66,6 +67,47 @@ impl Part {
 }
 
 impl Charge {
+    /// The charge that the records of one ended lease tell, all of them in their order, if everything
+    /// before `closed_until` was closed when it was settled. `None` if they do not tell of a grant and
+    /// an end. It trusts what the end says: [`Recount`](super::Recount) does not.
+    #[must_use]
+    pub fn of_lease(records: &[Record], closed_until: Timestamp) -> Option<Charge> {
+        let granted = records.iter().find_map(|record| match &record.event {
+            Event::LeaseGranted { terms, .. } => Some(terms),
+            _other => None,
+        });
+        let terms = granted?.clone();
+        let (mut active_since, mut used) = (None, Millis::ZERO);
+        let mut billed_max = terms.duration.as_millis();
+        for record in records {
+            match &record.event {
+                Event::LeaseActivated { .. } => active_since = active_since.or(Some(record.time)),
+                Event::UsageRecorded { used: more, .. }
+                | Event::MemberStopped { used: more, .. } => used = used.max(*more),
+                Event::LeaseCapped { billed_max: most, .. } => {
+                    billed_max = terms.duration.as_millis().min(*most);
+                }
+                Event::LeaseEnded { reason, settlement, .. } => {
+                    let window =
+                        active_since.map_or(Millis::ZERO, |since| record.time.since(since));
+                    return Some(Charge {
+                        index: record.index,
+                        settled_at: record.time,
+                        terms,
+                        region: None,
+                        active_since,
+                        reason: *reason,
+                        measured: used.min(window).min(billed_max),
+                        settlement: *settlement,
+                        closed_until,
+                    });
+                }
+                _other => {}
+            }
+        }
+        None
+    }
+
     /// When the billed time begins.
     #[must_use]
     pub fn begin(&self) -> Timestamp {

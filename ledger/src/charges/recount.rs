@@ -93,6 +93,14 @@ pub enum ChargeError {
         /// Milliseconds computed.
         expected: Millis,
     },
+    /// A close that does not follow the one before, or of a time that is not over.
+    #[error("the close from {from} to {until} does not follow the one before, or comes too early")]
+    Close {
+        /// What it says was open.
+        from: Timestamp,
+        /// Up to when it closes.
+        until: Timestamp,
+    },
     /// The posting does not move what hold, cost and fee say.
     #[error("the posting of {lease} does not move its hold, cost and fee")]
     Posting {
@@ -196,6 +204,12 @@ impl Recount {
             Event::LeaseCapped { lease, billed_max } => {
                 let live = self.live_mut(*lease)?;
                 live.billed_max = live.terms.duration.as_millis().min(*billed_max);
+            }
+            Event::PeriodClosed { from, until } => {
+                if *from != self.closed_until || until <= from || *until > record.time {
+                    return Err(ChargeError::Close { from: *from, until: *until });
+                }
+                self.closed_until = *until;
             }
             Event::LeaseEnded { .. } => return self.ended(record).map(Some),
             _moves_no_money => {}

@@ -194,6 +194,30 @@ fn the_policy_that_counts_is_that_of_the_end() {
     assert!(matches!(error, ChargeError::Amount { what: "fee", .. }), "{error}");
 }
 
+#[test]
+fn what_is_settled_after_a_close_knows_that_its_time_was_closed() {
+    let mut history = History::founded();
+    history.lease(&Wish::new(1, MARCH, HOUR, 2_400_000));
+    let [april, may] = [31, 61].map(|days| Timestamp::new(MARCH + days * 24 * HOUR));
+    let close = Event::PeriodClosed { from: Timestamp::ZERO, until: april };
+    let late = Wish::new(2, april.get() - HOUR, 2 * HOUR, 2_400_000);
+    history.lease_over(&late, Some((april.get(), close)));
+    let found = recount(&history).unwrap();
+    assert_eq!((found[0].closed_until, found[1].closed_until), (Timestamp::ZERO, april));
+    // As the records of the lease alone tell it.
+    let of_lease = |record: &&Record| record.event.lease() == Some(LeaseId::new(2));
+    let records: Vec<Record> = history.records.iter().filter(of_lease).cloned().collect();
+    assert_eq!(Charge::of_lease(&records, april).as_ref(), Some(&found[1]));
+    assert_eq!(Charge::of_lease(&records[..records.len() - 1], april), None);
+    for (from, until) in [(Timestamp::ZERO, may), (april, april), (april, may)] {
+        let mut wrong = History::founded();
+        wrong.records.clone_from(&history.records);
+        wrong.push(april.get(), Event::PeriodClosed { from, until });
+        let error = recount(&wrong).unwrap_err().1;
+        assert_eq!(error, ChargeError::Close { from, until }, "{error}");
+    }
+}
+
 fn wishes() -> impl Strategy<Value = Vec<Wish>> {
     let reason = prop::sample::select(vec![
         EndReason::Completed,

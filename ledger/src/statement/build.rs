@@ -58,7 +58,7 @@ impl StatementBuilder {
         for part in charge.parts(self.period.from(), self.period.until()) {
             self.group(charge, &part)?;
             self.fee += i128::from(part.fee.get());
-            self.lines.push(line(charge, &part, amount(self.party.side, part.cost, part.fee)));
+            self.lines.push(line(charge, &part, self.party.side));
         }
         Ok(())
     }
@@ -127,12 +127,17 @@ fn amount(side: StatementSide, cost: MicroCredits, fee: MicroCredits) -> MicroCr
     }
 }
 
-fn line(charge: &Charge, part: &Part, exact: MicroCredits) -> Line {
+fn line(charge: &Charge, part: &Part, side: StatementSide) -> Line {
     let terms = &charge.terms;
+    let project = match side {
+        StatementSide::Borrower => Some(terms.project),
+        // The name of another tenant's project is nothing to a lender.
+        StatementSide::Lender => None,
+    };
     Line {
         lease: terms.lease,
         request: terms.request,
-        project: terms.project,
+        project,
         model: terms.model,
         gpu: charge.gpu(),
         begin: part.begin,
@@ -143,7 +148,7 @@ fn line(charge: &Charge, part: &Part, exact: MicroCredits) -> Line {
         reason: charge.reason,
         is_correction: part.is_correction(),
         index: charge.index,
-        exact,
+        exact: amount(side, part.cost, part.fee),
         amount: MicroCredits::ZERO,
     }
 }

@@ -77,7 +77,7 @@ impl Statement {
             kind.to_owned(),
             line.lease.to_string(),
             line.request.to_string(),
-            line.project.to_string(),
+            line.project.map_or_else(String::new, |project| project.to_string()),
             line.model.to_string(),
             line.gpu.to_string(),
             Time(line.begin).to_string(),

@@ -63,8 +63,8 @@ pub struct Line {
     pub lease: LeaseId,
     /// Which request it served.
     pub request: RequestId,
-    /// What it was for.
-    pub project: Project,
+    /// What it was for; a lender is not told.
+    pub project: Option<Project>,
     /// The model of its GPUs.
     pub model: GpuModel,
     /// The share of GPUs of all its members together.
@@ -122,6 +122,12 @@ impl Statement {
     #[must_use]
     pub fn lines(&self) -> &[Line] {
         &self.lines
+    }
+
+    /// The period, with its time zone.
+    #[must_use]
+    pub const fn period(&self) -> &Period {
+        &self.period
     }
 
     /// The same by days.

@@ -95,6 +95,11 @@ impl History {
 
     /// Grants, runs and ends a lease; its history begins at its activation.
     pub(crate) fn lease(&mut self, wish: &Wish) {
+        self.lease_over(wish, None);
+    }
+
+    /// As [`History::lease`], with an event at an instant while it runs.
+    pub(crate) fn lease_over(&mut self, wish: &Wish, meanwhile: Option<(u64, Event)>) {
         self.set_price(wish.begin, wish.price);
         let terms = self.terms(wish);
         let (lease, hold) = (terms.lease, terms.hold);
@@ -105,6 +110,9 @@ impl History {
         self.push(wish.begin, Event::LeaseGranted { terms: terms.clone(), lines });
         let ends_at = Timestamp::new(wish.begin).after(terms.duration);
         self.push(wish.begin, Event::LeaseActivated { lease, ends_at });
+        if let Some((time, event)) = meanwhile {
+            self.push(time, event);
+        }
         let (slice, outcome) = (terms.members[0].slice, GuestOutcome::Exited { code: 0 });
         let (end, used) = (wish.begin + wish.used, Millis::new(wish.used));
         self.push(end, Event::MemberStopped { lease, slice, used, outcome });

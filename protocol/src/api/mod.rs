@@ -52,7 +52,9 @@ pub use registry::{
 pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,
 };
-pub use statements::{StatementDayView, StatementLineView, StatementSide, StatementView};
+pub use statements::{
+    PeriodClose, PeriodsView, StatementDayView, StatementLineView, StatementSide, StatementView,
+};
 pub use status::{LeaseCounts, StatusView};
 pub use terms::{
     BudgetSet, BudgetView, GpuSecondsSpent, MoneySpent, OverAdmitted, ParentSet, ParentView,

@@ -70,8 +70,8 @@ pub struct StatementLineView {
     pub lease: LeaseId,
     /// Which request it served.
     pub request: RequestId,
-    /// What it was for.
-    pub project: Project,
+    /// What it was for; a lender is not told.
+    pub project: Option<Project>,
     /// The model of its GPUs.
     pub model: GpuModel,
     /// Thousandths of a GPU, all members together.
@@ -114,4 +114,22 @@ pub struct StatementDayView {
     pub exact: Money,
     /// The amount, in whole smallest units of the currency.
     pub amount: Money,
+}
+
+/// What closes the books up to an instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PeriodClose {
+    /// The first instant that stays open; not later than now, and later than the last close.
+    pub until: Time,
+}
+
+/// Up to when the books are closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PeriodsView {
+    /// The first instant that is open; none if nothing was closed yet.
+    pub closed_until: Option<Time>,
 }

@@ -125,6 +125,7 @@ fn all_commands() -> Vec<Command> {
         Command::SetCalendar { tenant: tenant(), calendar: Some(calendar()) },
         Command::RemoveNode { cluster: cluster(), node: node() },
         Command::RaiseFeatureLevel { level: 2 },
+        Command::ClosePeriod { until: Timestamp::new(1_775_001_600_000) },
     ]
 }
 
@@ -298,6 +299,10 @@ fn lease_events() -> Vec<Event> {
         Event::NodeRemoved { cluster: cluster(), node: node() },
         Event::CellRestored { epoch: 1 },
         Event::FeatureLevelRaised { level: 2 },
+        Event::PeriodClosed {
+            from: Timestamp::new(1_772_323_200_000),
+            until: Timestamp::new(1_775_001_600_000),
+        },
     ]
 }
 
@@ -317,5 +322,6 @@ pub fn records() -> Vec<(String, Record)> {
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
     assert_eq!(all.len(), 42, "an event has no sample");
+    assert_eq!(all.len(), 41, "an event has no sample");
     all
 }

@@ -1,4 +1,4 @@
-//! Founding the cell; its policy, tenants, clusters, quotas and prices.
+//! Founding the cell; its policy, tenants, clusters, quotas and prices; closing its books.
 
 use sublet_protocol::commands::Actor;
 use sublet_protocol::events::Event;
@@ -7,6 +7,7 @@ use sublet_protocol::money::{MicroCredits, Price};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Tier;
+use sublet_protocol::units::Timestamp;
 
 use super::{Decision, only_operator, only_owner_of};
 use crate::quota::LEVELS_MAX;
@@ -83,6 +84,27 @@ pub(super) fn create_cluster(
         return Err(Rejection::TenantMissing);
     }
     Ok(vec![Event::ClusterCreated { cluster, owner, region, devices_max }])
+}
+
+/// Up to the latest close nothing changes any more. Only what is over can be closed.
+pub(super) fn close_period(
+    state: &State,
+    actor: &Actor,
+    until: Timestamp,
+    now: Timestamp,
+) -> Decision {
+    only_operator(actor)?;
+    let from = state.closed_until;
+    if until < from {
+        return Err(Rejection::PeriodClosed);
+    }
+    if until > now {
+        return Err(Rejection::PeriodNotOver);
+    }
+    if until == from {
+        return Ok(Vec::new());
+    }
+    Ok(vec![Event::PeriodClosed { from, until }])
 }
 
 pub(super) fn set_price(

@@ -318,6 +318,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::KeysForgotten { .. }
         | Event::NodeFenced { .. }
         | Event::NodeRemoved { .. }
+        | Event::PeriodClosed { .. }
         | Event::TenantOverAdmitted { .. }
         | Event::LeaseCapped { .. }
         | Event::CheckpointReported { .. }

@@ -14,6 +14,7 @@ mod leases;
 mod matching;
 mod partition;
 mod peers;
+mod periods;
 mod placement;
 mod plans;
 mod predicted;

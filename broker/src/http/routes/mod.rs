@@ -13,6 +13,7 @@ mod policy;
 mod prices;
 mod proofs;
 mod requests;
+mod statements;
 mod status;
 mod tenants;
 mod terms;
@@ -85,6 +86,8 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(proofs::inclusion))
         .routes(routes!(proofs::extension))
         .routes(routes!(backup::backup))
+        .routes(routes!(statements::statement))
+        .routes(routes!(statements::periods, statements::close))
         .routes(routes!(watch::watch))
         .routes(routes!(status::status))
         .routes(routes!(cell::show))

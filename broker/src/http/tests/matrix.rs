@@ -22,6 +22,7 @@ const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
 const ROUTES: [(&str, &str, &[&str]); 41] = [
+const ROUTES: [(&str, &str, &[&str]); 43] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -58,6 +59,9 @@ const ROUTES: [(&str, &str, &[&str]); 41] = [
     ("get", "/v1/ledger/checkpoint", READERS),
     ("get", "/v1/ledger/proofs/{index}", READERS),
     ("get", "/v1/ledger/extension", READERS),
+    ("get", "/v1/ledger/statements", READERS),
+    ("get", "/v1/ledger/periods", READERS),
+    ("post", "/v1/ledger/periods", &["operator"]),
     ("get", "/v1/status", READERS),
     ("get", "/v1/cell", &["auditor", "cell auditor", "operator"]),
     ("post", "/v1/cell/brokers", &["operator"]),

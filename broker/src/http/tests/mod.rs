@@ -11,5 +11,6 @@ mod page;
 mod proofs;
 mod serving;
 mod stale;
+mod statements;
 mod support;
 mod watching;

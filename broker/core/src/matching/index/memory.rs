@@ -259,6 +259,7 @@ impl Index {
             | Event::LeaseEndAnnounced { .. }
             | Event::NodeFenced { .. }
             | Event::NodeRemoved { .. }
+            | Event::PeriodClosed { .. }
             | Event::TenantOverAdmitted { .. }
             | Event::TenantCreated { .. }
             | Event::CalendarSet { .. }
