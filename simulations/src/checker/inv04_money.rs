@@ -1,5 +1,6 @@
 //! INV-4: each charge is the price times what is billed, and what is billed is what ran: never more
-//! than 2.5 ρ and a second above it, and not less where the agents reported the end.
+//! than 2.5 ρ and a second above it, and not less where the agents reported the end. And it is what an
+//! auditor computes who knows the records only.
 
 use std::collections::BTreeMap;
 
@@ -83,6 +84,16 @@ impl Checker {
 }
 
 impl Checker {
+    /// Every hold and charge is what an auditor computes from the records alone.
+    pub(super) fn money_is_recounted(&mut self, record: &Record) {
+        if let Err(error) = self.books.take(record) {
+            self.fail(
+                4,
+                format!("record {} is not what an auditor computes: {error}", record.index),
+            );
+        }
+    }
+
     /// What a crash of the agent may cost the owner: what ran since the renewal before the last, and
     /// until the guard saw it. A suspension may hide more.
     fn may_be_lost(&self, one: &LiveLease, state: &State) -> u64 {

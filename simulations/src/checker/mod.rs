@@ -25,6 +25,7 @@ mod view;
 use std::collections::BTreeMap;
 
 use sublet_core::{Applied, State, invariants};
+use sublet_ledger::charges::Recount;
 use sublet_protocol::commands::{Outcome, Stamped};
 use sublet_protocol::events::Event;
 use sublet_protocol::ids::ClusterId;
@@ -62,6 +63,7 @@ pub(crate) struct Checker {
     live: Live,
     guests: Guests,
     runs: Runs,
+    books: Recount,
     keys: Keys,
     order: Order,
     kept: Kept,
@@ -128,6 +130,7 @@ impl Checker {
                 *self.tally.ends.entry(reason.code()).or_default() += 1;
             }
             self.charge_is_right(now, record, state);
+            self.money_is_recounted(record);
             self.count_preemptions(record);
             self.live.record(now, record, stamped);
             self.no_guest_outlives(record);
