@@ -2,8 +2,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests"))]
 
 pub mod auth;
-mod behind;
 pub mod backup;
+mod behind;
 pub mod calendar;
 pub mod cell;
 pub mod clock;

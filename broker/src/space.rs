@@ -273,6 +273,7 @@ const fn ends(command: &Command) -> bool {
         | Command::SetTerms { .. }
         | Command::MoveTenant { .. }
         | Command::RaiseFeatureLevel { .. }
+        | Command::ClosePeriod { .. }
         | Command::SetCalendar { .. } => false,
     }
 }

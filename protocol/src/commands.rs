@@ -451,6 +451,7 @@ pub enum Command {
     RaiseFeatureLevel {
         /// The level. Every broker can do it: the broker that proposes this has asked.
         level: u16,
+    },
     /// Close the books up to an instant: what is settled later and falls before it is a correction of
     /// what comes behind it.
     ClosePeriod {

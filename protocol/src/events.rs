@@ -384,6 +384,7 @@ pub enum Event {
     FeatureLevelRaised {
         /// The level.
         level: u16,
+    },
     /// The books are closed up to an instant: charges that are settled behind this record and fall
     /// before it count at it, as corrections.
     PeriodClosed {

@@ -4,10 +4,6 @@ use serde_json::Value;
 use sublet_protocol::api::{
     AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, CheckpointView, ClusterCreate,
     ClusterView, ExtensionView, LeaseView, LedgerState, LevelSet, NodeRemoved, NodeView, OfferPage,
-    ParentSet, ParentView, PlanView, PriceSet, PriceView, ProofView, QuotaSet, QuotaView,
-    RecallCreate, RecallView, RequestView, StatusView, TenantCreate, TenantView, TermsSet,
-    TermsView, VerifyView, WhyView,
-    ClusterView, ExtensionView, LeaseView, LedgerState, NodeRemoved, NodeView, OfferPage,
     ParentSet, ParentView, PeriodClose, PeriodsView, PlanView, PriceSet, PriceView, ProofView,
     QuotaSet, QuotaView, RecallCreate, RecallView, RequestView, StatementView, StatusView,
     TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,

@@ -84,7 +84,7 @@ impl Follower {
     async fn dial(&self) -> Leader {
         let identity = Identity::load(&Security::Plain, "test", 1).unwrap();
         let address = self.raft.listens().unwrap().to_string();
-        let site = Site::new("test".to_owned(), 1, identity);
+        let site = Site::new("test".to_owned(), 1, 1, identity);
         Leader(site.dial(2, &address, Purpose::Consensus).await.unwrap())
     }
 
