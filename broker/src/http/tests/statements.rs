@@ -78,7 +78,8 @@ async fn what_is_settled_after_a_close_is_a_correction_behind_it() {
     let world = World::new().await;
     let first = ended(&world).await;
     // A lease that runs while the books are closed.
-    let late = world.lease().await;
+    let request = world.ask("initech", "late", &json!({"duration": 3_600})).await;
+    let late = world.granted(request).await;
     world.confirm(late).await;
     let path = format!("/v1/leases/{late}");
     let view = world.call(Call::get(&path).tenant("initech")).await.expect(200).json();
