@@ -143,7 +143,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 30, "a command has no sample");
+    assert_eq!(all.len(), 31, "a command has no sample");
     [all, promises()].concat()
 }
 
