@@ -318,8 +318,37 @@ fn witnesses_are_pinned_in_a_file_and_their_signatures_looked_for() {
     };
     let (code, said) = trust(1, &[5, 6]);
     assert_eq!((code, &said["witnessed"]), (0, &200.into()), "{said}");
-    assert_eq!(trust(2, &[5, 6]).0, 2);
-    assert_eq!(trust(1, &[6]).0, 2);
+    assert_eq!(audit(dir.path(), &["prove", ".", "--index", "5", "--out", "p"]).0, 0);
+    let proven = || audit(dir.path(), &["check-proof", "p", "--trust", "audit.toml"]);
+    assert_eq!(proven().0, 0);
+    for (required, witnesses) in [(2, &[5, 6][..]), (1, &[6][..])] {
+        assert_eq!(trust(required, witnesses).0, 2);
+        let (code, out, _) = proven();
+        assert!(code == 2 && out.contains("witnesses signed it"), "{out}");
+    }
+}
+
+#[test]
+fn a_fork_is_told_also_where_its_proof_cannot_be_written() {
+    let (one, other) = (ledger(3, None, Some(key(1))), ledger(3, Some(123), Some(key(1))));
+    let (kept, public) = (checkpoint(other.path(), 2), key(1).public().to_string());
+    let (kept, other) = (kept.to_str().unwrap(), other.path().to_str().unwrap());
+    let verify = ["verify", ".", "--key", &public, "--against", kept, "--proof", "no/where"];
+    for arguments in [&verify[..], &["diff", ".", other, "--proof", "no/where"]] {
+        let (code, out, error) = audit(one.path(), arguments);
+        assert_eq!(code, 3, "{out}{error}");
+        assert!(error.contains("could not write the proof of the fork to no/where"), "{error}");
+    }
+}
+
+#[test]
+fn books_are_read_with_the_auditors_own_key_or_with_a_warning() {
+    let dir = ledger(2, None, Some(key(1)));
+    let (own, foreign) = (key(1).public().to_string(), key(2).public().to_string());
+    let replay = |more: &[&str]| audit(dir.path(), &[&["replay", "."], more].concat());
+    assert!(replay(&[]).2.contains("give the cell's key with --key"));
+    assert!(!replay(&["--key", &own]).2.contains("note:"));
+    assert_eq!(replay(&["--key", &foreign]).0, 2);
 }
 
 /// The script of docs/audit.md, with nothing of ours in it.

@@ -18,8 +18,8 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Whether enough witnesses have signed `checkpoint`.
-    pub(super) fn is_witnessed(&self, checkpoint: &Checkpoint) -> bool {
+    /// Whether enough witnesses have signed `checkpoint`; false if there are none.
+    pub fn is_witnessed(&self, checkpoint: &Checkpoint) -> bool {
         let signed = |key: &&PublicKey| matches!(checkpoint.signed_by(key), Signed::Yes { .. });
         self.witnesses.iter().filter(signed).count() >= self.witnesses_required.max(1)
     }

@@ -8,6 +8,7 @@ use sublet_ledger::audit::{Audit, Class, Folder};
 use sublet_ledger::charges::{Charge, ChargeError, Recount};
 
 use super::output::{self, Output};
+use super::trust::TrustArgs;
 
 /// How a reading of the books ended.
 pub(crate) struct Read {
@@ -38,14 +39,16 @@ pub(crate) struct Wrong {
 /// There is no ledger, the system failed, or `each` did.
 pub(crate) fn read(
     dir: &Path,
+    trust: &TrustArgs,
     output: &Output,
     mut each: impl FnMut(&Charge, &Recount) -> Result<()>,
 ) -> Result<Read> {
+    let trust = trust.read()?;
     let folder = Folder::find(dir)?;
     let bar = output.bar(folder.bytes());
     let (mut recount, mut wrong) = (Recount::new(), None::<(u64, ChargeError)>);
     let mut failed = None;
-    let outcome = Audit::new(&folder).run_visiting(
+    let outcome = Audit::new(&folder).trusting(trust).run_visiting(
         |progress| bar.set_position(progress.bytes),
         |record| {
             if wrong.is_some() || failed.is_some() {
@@ -64,16 +67,22 @@ pub(crate) fn read(
     if let Some(error) = failed {
         return Err(error);
     }
+    if !outcome.signatures.is_pinned {
+        output::note(
+            "signatures were checked with no key of yours, so whoever holds the folder can have \
+             written all of it: give the cell's key with --key",
+        );
+    }
     let wrong = match (wrong, &outcome.first_bad) {
-        (Some((index, error)), _) => {
+        (Some((index, error)), bad) if bad.as_ref().is_none_or(|bad| index < bad.index) => {
             let code = Class::Books.exit_code();
             Some(Wrong { index, what: error.to_string(), code })
         }
-        (None, Some(bad)) => {
+        (_, Some(bad)) => {
             let (what, code) = (output::chain(&bad.finding), bad.finding.class().exit_code());
             Some(Wrong { index: bad.index, what, code })
         }
-        (None, None) => None,
+        (_, None) => None,
     };
     Ok(Read { recount, ledger, records: outcome.records, wrong })
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use sublet_ledger::audit::Class;
+use sublet_ledger::audit::{Class, Trust};
 use sublet_ledger::merkle::Hash;
 use sublet_ledger::note::PublicKey;
 use sublet_ledger::proof::{Inclusion, PROOF_BYTES_MAX, Proof};
@@ -59,13 +59,16 @@ struct Checked {
 impl CheckProof {
     /// Does it; the exit code.
     pub(crate) fn run(self, output: &Output) -> anyhow::Result<u8> {
-        let Some(key) = self.trust.read()?.key else {
+        let trust = self.trust.read()?;
+        let Some(key) = trust.key.clone() else {
             bail!("a proof is worth what its key is worth: give --key or --trust");
         };
         let receipt = self.receipt.as_deref().map(|path| Receipt::read(path, &key)).transpose()?;
         let proofs = read(&self.file)?;
-        let checked: Vec<Checked> =
-            proofs.iter().map(|proof| check(proof, &key, receipt.as_ref())).collect();
+        let checked: Vec<Checked> = proofs
+            .iter()
+            .map(|proof| check(proof, &key, receipt.as_ref()).seen(&trust, proof))
+            .collect();
         let mut text = String::new();
         for one in &checked {
             one.write(&mut text);
@@ -170,6 +173,22 @@ fn included(proof: &Inclusion, key: &PublicKey, receipt: Option<&(u64, Hash)>) -
 }
 
 impl Checked {
+    /// The same, unless witnesses are asked for and too few of them signed what the proof rests on. A
+    /// fork needs no witness: it speaks against the key.
+    fn seen(mut self, trust: &Trust, proof: &Proof) -> Self {
+        let newest = match proof {
+            Proof::Inclusion(inclusion) => &inclusion.checkpoint,
+            Proof::Consistency(consistency) => &consistency.new,
+            Proof::Fork(_) => return self,
+        };
+        if self.fault.is_none() && !trust.witnesses.is_empty() && !trust.is_witnessed(newest) {
+            let (required, of) = (trust.witnesses_required, trust.witnesses.len());
+            self.fault = Some(format!("fewer than {required} of your {of} witnesses signed it"));
+            self.record = None;
+        }
+        self
+    }
+
     fn write(&self, text: &mut String) {
         let sizes: Vec<String> = self.sizes.iter().map(u64::to_string).collect();
         let of = sizes.join(" and ");

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
 use sublet_ledger::audit::{Class, Folder, Prover};
@@ -11,7 +11,7 @@ use sublet_ledger::merkle::TreeHead;
 use sublet_ledger::note::PublicKey;
 use sublet_ledger::proof::{Fork, Proof};
 
-use super::output::Output;
+use super::output::{self, Output};
 use super::trust::{TrustArgs, read_checkpoint};
 
 /// Compare two ledgers, or two checkpoints, or one with the other: the same, one extends the other,
@@ -122,10 +122,7 @@ impl Diff {
         };
         found.verdict = if fork.is_some() { "fork" } else { "differ" };
         if let Some(fork) = fork {
-            let shown = self.proof.display().to_string();
-            std::fs::write(&self.proof, Proof::Fork(fork).to_string())
-                .with_context(|| format!("could not write {shown}"))?;
-            found.proof = Some(shown);
+            found.proof = output::keep_proof(&self.proof, &Proof::Fork(fork));
         }
         output.print(&found, &found.text())?;
         Ok(class.exit_code())

@@ -13,6 +13,7 @@ use sublet_protocol::units::Timestamp;
 
 use super::books;
 use super::output::Output;
+use super::trust::TrustArgs;
 
 /// Write the charges of a period as CSV or Parquet, or as a FOCUS 1.2 file for FinOps tools.
 ///
@@ -22,6 +23,8 @@ use super::output::Output;
 pub(crate) struct Export {
     /// The ledger, the data folder of a broker or of `sublet dev`, or a copy of one.
     dir: PathBuf,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// What the rows are.
     #[arg(long, value_enum, default_value = "charges")]
     layout: LayoutName,
@@ -86,7 +89,7 @@ impl Export {
         let names = self.names()?;
         let sink = Sink::open(self.out.as_ref())?;
         let mut writer = None;
-        let read = books::read(&self.dir, output, |charge, books| {
+        let read = books::read(&self.dir, &self.trust, output, |charge, books| {
             if self.tenant.is_some_and(|tenant| tenant != charge.terms.tenant) {
                 return Ok(());
             }

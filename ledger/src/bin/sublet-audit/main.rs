@@ -31,7 +31,7 @@ use self::output::Output;
 #[derive(Debug, Parser)]
 #[command(name = "sublet-audit", version, max_term_width = 100)]
 struct Arguments {
-    /// Print JSON: one object.
+    /// Print JSON: one object; `check-proof` prints a list.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]

@@ -14,6 +14,7 @@ use sublet_protocol::money::MicroCredits;
 use super::books;
 use super::output::Output;
 use super::statement::Span;
+use super::trust::TrustArgs;
 
 /// Divide what a node cost between the leases that used it and what was idle, to the cent.
 ///
@@ -24,6 +25,8 @@ use super::statement::Span;
 pub(crate) struct NodeCost {
     /// The ledger, the data folder of a broker or of `sublet dev`, or a copy of one.
     dir: PathBuf,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// The node's cluster.
     #[arg(long)]
     cluster: ClusterId,
@@ -69,7 +72,7 @@ impl NodeCost {
         let Self { cluster, node, gpus, per_hour, .. } = self;
         let of = Node { cluster, node, gpus, per_hour };
         let mut builder = None;
-        let read = books::read(&self.dir, output, |charge, books| {
+        let read = books::read(&self.dir, &self.trust, output, |charge, books| {
             if builder.is_none() {
                 let currency = books.currency().context("the cell has no currency")?;
                 builder = Some(NodeReportBuilder::new(of, period.clone(), currency));

@@ -1,10 +1,13 @@
 //! What is printed: text for people or one JSON object, and a progress bar on a terminal.
 
+use std::fs;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use sublet_ledger::proof::Proof;
 
 /// How results are printed.
 pub(crate) struct Output {
@@ -49,6 +52,28 @@ pub(crate) fn nobody_reads(error: &anyhow::Error) -> bool {
             cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
         io.or(json) == Some(io::ErrorKind::BrokenPipe)
     })
+}
+
+/// Writes the proof of a fork to `path`; the name of the file. What was found is told, and the exit code
+/// is that of a fork, also when the proof cannot be written.
+pub(crate) fn keep_proof(path: &Path, proof: &Proof) -> Option<String> {
+    let shown = path.display().to_string();
+    match fs::write(path, proof.to_string()) {
+        Ok(()) => Some(shown),
+        Err(error) => {
+            let error = anyhow::Error::new(error);
+            complain(&error.context(format!(
+                "could not write the proof of the fork to {shown}: name another file with --proof"
+            )));
+            None
+        }
+    }
+}
+
+/// Prints a remark to standard error.
+pub(crate) fn note(text: &str) {
+    // There is nobody left to tell if this fails.
+    drop(writeln!(io::stderr().lock(), "note: {text}"));
 }
 
 /// Prints a failure with its causes to standard error.

@@ -11,6 +11,7 @@ use sublet_protocol::money::MicroCredits;
 
 use super::books;
 use super::output::Output;
+use super::trust::TrustArgs;
 
 /// Compute every hold and every charge again from the records alone, and say which is the first that
 /// is not what it must be.
@@ -23,6 +24,8 @@ use super::output::Output;
 pub(crate) struct Replay {
     /// The ledger, the data folder of a broker or of `sublet dev`, or a copy of one.
     dir: PathBuf,
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 /// What was found, as JSON.
@@ -62,7 +65,7 @@ impl Replay {
     /// Does it; the exit code.
     pub(crate) fn run(self, output: &Output) -> Result<u8> {
         let mut sums = Sums::default();
-        let read = books::read(&self.dir, output, |charge, _| {
+        let read = books::read(&self.dir, &self.trust, output, |charge, _| {
             sums.cost += i128::from(charge.settlement.cost.get());
             sums.fee += i128::from(charge.settlement.fee.get());
             *sums.reasons.entry(charge.reason.code()).or_default() += 1;

@@ -14,6 +14,7 @@ use sublet_protocol::ids::TenantId;
 
 use super::books;
 use super::output::Output;
+use super::trust::TrustArgs;
 
 /// Make a tenant's statement for a month or another period, to the cent.
 ///
@@ -23,6 +24,8 @@ use super::output::Output;
 pub(crate) struct Statement {
     /// The ledger, the data folder of a broker or of `sublet dev`, or a copy of one.
     dir: PathBuf,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Whose statement.
     #[arg(long)]
     tenant: TenantId,
@@ -81,7 +84,7 @@ impl Statement {
         };
         let party = Party { tenant: self.tenant, side };
         let mut builder = None;
-        let read = books::read(&self.dir, output, |charge, books| {
+        let read = books::read(&self.dir, &self.trust, output, |charge, books| {
             if builder.is_none() {
                 let currency = books.currency().context("the cell has no currency")?;
                 builder = Some(StatementBuilder::new(party, period.clone(), currency));

@@ -90,10 +90,7 @@ impl Verify {
         {
             let mut prover = Prover::new(&folder, outcome.signatures.key.clone())?;
             let fork = prover.fork(kept)?.context("the fork cannot be proven")?;
-            let shown = self.proof.display().to_string();
-            std::fs::write(&self.proof, Proof::Fork(fork).to_string())
-                .with_context(|| format!("could not write {shown}"))?;
-            found.proof = Some(shown);
+            found.proof = output::keep_proof(&self.proof, &Proof::Fork(fork));
         }
         output.print(&found, &found.text())?;
         Ok(outcome.class().map_or(0, Class::exit_code))
