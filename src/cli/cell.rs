@@ -27,7 +27,7 @@ pub(super) enum Cell {
     Join(Join),
     /// Take a broker in and another one out. The new one has a number of its own.
     Replace(Replace),
-    /// Take a broker out. Its number is not used again.
+    /// Take a broker out. Do not use its number again.
     Remove(Remove),
     /// Let the cell use what needs a feature level that every broker can do. There is no way back.
     Raise(Raise),

@@ -139,7 +139,7 @@ pub(crate) async fn raise(
     Ok(Answer(view(&app).await))
 }
 
-/// Takes a broker out of the cell. Its number is not used again.
+/// Takes a broker out of the cell. Its number must not be used again.
 #[utoipa::path(
     delete, path = "/v1/cell/brokers/{broker}", tag = "cell", security(("token" = [])),
     params(("broker" = u64, Path), ("Idempotency-Key" = String, Header)),
