@@ -40,6 +40,7 @@ use crate::forward::Answering;
 use crate::ledger_key;
 use crate::machine::CellMachine;
 use crate::raft::{self, Identity, Raft};
+use crate::reconciliation::Asked;
 use crate::records::Subscription;
 use crate::relay::{Reader, Relay, WorkloadError};
 use crate::scrub;
@@ -66,6 +67,7 @@ pub(crate) struct Parts {
     pub(crate) machine: Arc<CellMachine>,
     pub(crate) clock: Clock,
     pub(crate) clocks: Clocks,
+    pub(crate) asked: Asked,
     pub(crate) relay: Relay,
     /// Nothing in a cell of one.
     identity: Option<Identity>,
@@ -142,6 +144,7 @@ impl Cell {
             machine,
             clock: Clock::new(config.clock),
             clocks: Clocks::default(),
+            asked: Asked::default(),
             relay: Relay::default(),
             identity: shown,
             space,

@@ -37,6 +37,8 @@ use crate::metrics;
 pub(crate) const PENDING_MAX: usize = 4_096;
 /// Between two sendings of a workload whose guest does not run yet.
 const WORKLOAD_PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks at what broker, agents and GPUs do not agree in.
+const RECONCILE_PAUSE: Duration = Duration::from_secs(30);
 
 /// Steers the driver from outside. Dropping it stops the driver.
 pub(crate) struct DriverHandle {
@@ -168,6 +170,9 @@ impl Driver {
         let mut head = self.parts.machine.feed().watch();
         let mut resend = tokio::time::interval(WORKLOAD_PAUSE);
         resend.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut reconcile = tokio::time::interval(RECONCILE_PAUSE);
+        reconcile.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let asked = Arc::clone(&self.parts);
         loop {
             let has_room = self.pending.len() < PENDING_MAX;
             let tick = self.tick_due();
@@ -189,6 +194,8 @@ impl Driver {
                 () = tick => self.tick().await,
                 () = workloads.notified() => self.send_workloads(),
                 _ = resend.tick() => self.send_workloads(),
+                () = asked.asked.heard() => self.reconcile(),
+                _ = reconcile.tick() => self.reconcile(),
             }
         }
         metrics::leading(false);

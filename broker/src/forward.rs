@@ -13,6 +13,7 @@ use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome};
 use crate::cell::Parts;
 use crate::error::{Chain, Error};
 use crate::raft::{self, AskHandler, Endpoint};
+use crate::reconciliation::Reconciled;
 use crate::space::{Room, Space};
 
 /// Room round a command for who asks and under which key.
@@ -34,6 +35,8 @@ pub(crate) enum Question {
     Report,
     /// The root of the ledger after the entry at this place of the log.
     Root { entry: u64 },
+    /// Hold ledger, broker and agents against each other, as the leader.
+    Reconcile,
 }
 
 /// An answer.
@@ -49,6 +52,8 @@ pub(crate) enum Answer {
     Root(Option<(u64, [u8; 32])>),
     /// It was not done.
     Failed(Failure),
+    /// Ledger, broker and agents.
+    Reconciled(Reconciled),
 }
 
 /// How a broker is, in its own words.
@@ -249,6 +254,7 @@ impl Parts {
             }
             Question::Report => self.report().map(Answer::Report),
             Question::Root { entry } => Ok(Answer::Root(self.machine.root_after(entry))),
+            Question::Reconcile => self.reconcile_here().await.map(Answer::Reconciled),
         };
         done.unwrap_or_else(|error| Answer::Failed(Failure::from(&error)))
     }
@@ -300,9 +306,11 @@ impl Parts {
                 self.raft.wait_applied(entry).await.map_err(|_| Error::Unknown)?;
                 Ok(outcome)
             }
-            Answer::Changed | Answer::Report(_) | Answer::Root(_) | Answer::Failed(_) => {
-                Err(Error::Unknown)
-            }
+            Answer::Changed
+            | Answer::Report(_)
+            | Answer::Root(_)
+            | Answer::Reconciled(_)
+            | Answer::Failed(_) => Err(Error::Unknown),
         }
     }
 
@@ -314,7 +322,10 @@ impl Parts {
                 self.raft.add_member(*node, endpoint, MEMBERS_PATIENCE).await
             }
             Question::Remove { node } => self.raft.remove_member(*node, MEMBERS_PATIENCE).await,
-            Question::Propose { .. } | Question::Report | Question::Root { .. } => Ok(()),
+            Question::Propose { .. }
+            | Question::Report
+            | Question::Root { .. }
+            | Question::Reconcile => Ok(()),
         };
         Ok(changed?)
     }
@@ -323,9 +334,11 @@ impl Parts {
     pub(crate) async fn change_members(&self, question: &Question) -> Result<(), Error> {
         match self.ask_leader(question).await? {
             Answer::Changed => Ok(()),
-            Answer::Proposed { .. } | Answer::Report(_) | Answer::Root(_) | Answer::Failed(_) => {
-                Err(Error::Unknown)
-            }
+            Answer::Proposed { .. }
+            | Answer::Report(_)
+            | Answer::Root(_)
+            | Answer::Reconciled(_)
+            | Answer::Failed(_) => Err(Error::Unknown),
         }
     }
 }

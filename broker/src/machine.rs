@@ -169,6 +169,12 @@ impl CellMachine {
         read(&self.replica().state)
     }
 
+    /// Reads the state and the books of the same moment. Commands wait meanwhile: be short.
+    pub(crate) fn read_booked<R>(&self, read: impl FnOnce(&State, &Accounts) -> R) -> R {
+        let replica = self.replica();
+        read(&replica.state, &replica.accounts)
+    }
+
     /// Reads the journal; nothing once the cell was shut down. Appends wait meanwhile.
     pub(crate) fn journal<R>(&self, read: impl FnOnce(&Journal) -> R) -> Option<R> {
         self.journal.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(read)

@@ -5,7 +5,7 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 use sublet_core::State;
-use sublet_core::leader::ClockState;
+use sublet_core::leader::{ClockState, LeakKind};
 use sublet_protocol::commands::{Command, GroupOutcome, Outcome};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::units::ClockOffset;
@@ -53,6 +53,11 @@ pub const GROUPS: &str = "sublet_broker_plan_groups_total";
 pub const CLOCK: &str = "sublet_broker_agent_clock_offset_seconds";
 /// Gauge. Agents whose wall clock was measured, by `state` (`right`, `off`, `far`).
 pub const CLOCKS: &str = "sublet_broker_agent_clocks";
+/// Gauge. Members of leases of which broker, agent and GPU do not say the same, by `kind` (`not_held`,
+/// `not_leased`, `not_used`), on the leader.
+pub const LEAKS: &str = "sublet_broker_leaks";
+/// Gauge. Nodes that have not reported what they hold for two cycles, on the leader.
+pub const UNRECONCILED: &str = "sublet_broker_unreconciled_nodes";
 /// Counter. Sealed segments of the ledger that were read again, by `result` (`good`, `bad`).
 pub const SCRUBBED: &str = "sublet_ledger_segments_read_total";
 /// Counter. Bytes of guest output lost on their way.
@@ -88,6 +93,8 @@ pub fn describe() {
     describe_counter!(GROUPS, "Groups of plans judged, by outcome.");
     describe_histogram!(CLOCK, Unit::Seconds, "By how much an agent's wall clock is off.");
     describe_gauge!(CLOCKS, "Agents whose wall clock was measured, by state.");
+    describe_gauge!(LEAKS, "Members of leases that broker, agent and GPU disagree on, by kind.");
+    describe_gauge!(UNRECONCILED, "Nodes that have not said for two cycles what they hold.");
     describe_counter!(SCRUBBED, "Sealed segments that were read again, by result.");
     describe_counter!(CALLS, "Calls of the HTTP API, by route and status.");
     describe_histogram!(CALL, Unit::Seconds, "Time until the answer to a call begins, by route.");
@@ -182,6 +189,22 @@ pub(crate) fn clocks_are(state: ClockState, count: usize) {
         ClockState::Far => "far",
     };
     gauge!(CLOCKS, "state" => state).set(float(count));
+}
+
+pub(crate) const fn leak_kind(kind: LeakKind) -> &'static str {
+    match kind {
+        LeakKind::NotHeld => "not_held",
+        LeakKind::NotLeased => "not_leased",
+        LeakKind::NotUsed => "not_used",
+    }
+}
+
+pub(crate) fn leaks_are(kind: LeakKind, count: usize) {
+    gauge!(LEAKS, "kind" => leak_kind(kind)).set(float(count));
+}
+
+pub(crate) fn nodes_unknown(count: usize) {
+    gauge!(UNRECONCILED).set(float(count));
 }
 
 pub(crate) fn segment_read(is_good: bool) {

@@ -1,5 +1,6 @@
 //! `sublet ledger`: check and read the ledger.
 
+mod reconcile;
 mod statement;
 
 use clap::{Args, Subcommand};
@@ -25,6 +26,8 @@ pub(super) enum Ledger {
     Prove(Prove),
     /// Show what a tenant owes, or earned by lending, for a month or another period.
     Statement(statement::Statement),
+    /// Hold ledger, broker and agents against each other, and show what leaks.
+    Reconcile(reconcile::Reconcile),
     /// Close the books of a month: what is settled later appears in the next one, as a correction.
     Close(statement::Close),
 }
@@ -63,6 +66,7 @@ impl Ledger {
             Ledger::Accounts(Accounts {}) => accounts(context).map(|()| Exit::Done),
             Ledger::Checkpoint(Checkpoint {}) => checkpoint(context).map(|()| Exit::Done),
             Ledger::Prove(Prove { index }) => prove(context, index).map(|()| Exit::Done),
+            Ledger::Reconcile(reconcile::Reconcile {}) => reconcile::Reconcile::run(context),
             Ledger::Statement(statement) => statement.run(context).map(|()| Exit::Done),
             Ledger::Close(close) => close.run(context).map(|()| Exit::Done),
         }

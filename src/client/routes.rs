@@ -5,8 +5,8 @@ use sublet_protocol::api::{
     AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, CheckpointView, ClusterCreate,
     ClusterView, ExtensionView, LeaseView, LedgerState, LevelSet, NodeRemoved, NodeView, OfferPage,
     ParentSet, ParentView, PeriodClose, PeriodsView, PlanView, PriceSet, PriceView, ProofView,
-    QuotaSet, QuotaView, RecallCreate, RecallView, RequestView, StatementView, StatusView,
-    TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
+    QuotaSet, QuotaView, RecallCreate, RecallView, ReconciliationView, RequestView, StatementView,
+    StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use ureq::http::Method;
@@ -151,6 +151,11 @@ impl Client {
     /// How far the ledger is.
     pub(crate) fn ledger(&self) -> Outcome<LedgerState> {
         self.get("/v1/ledger/state")
+    }
+
+    /// Ledger, broker and agents held against each other.
+    pub(crate) fn reconciliation(&self) -> Outcome<ReconciliationView> {
+        self.get("/v1/ledger/reconciliation")
     }
 
     /// The accounts of the double-entry books.

@@ -142,6 +142,16 @@ fn the_ledger_is_verified_and_events_are_followed() {
     assert_eq!((&verified["verified"], &verified["balanced"]), (&true.into(), &true.into()));
     assert!(home.json(&["ledger", "state"])["size"].as_u64().unwrap() > 48);
     assert!(home.ok(&["ledger", "accounts"]).contains("initech:expense"));
+    // Agents report every half second of this clock.
+    wait_for("agents that have reported", || {
+        let done = home.sublet(&["ledger", "reconcile"]);
+        assert!([0, 75].contains(&done.code), "{done:#?}");
+        (done.code == 0).then_some(())
+    });
+    let reconciled = home.json(&["ledger", "reconcile"]);
+    assert_eq!(reconciled["leaks"], Value::Array(Vec::new()), "{reconciled}");
+    assert_eq!(reconciled["books_differ"], 0, "{reconciled}");
+    assert!(reconciled["nodes_reported"].as_u64().unwrap() > 0, "{reconciled}");
 
     let events = home.ok(&["events", "--follow", "--from", "0", "--limit", "5", "-o", "json"]);
     let indexes: Vec<u64> = events

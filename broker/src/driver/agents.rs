@@ -12,6 +12,7 @@ use super::{Driver, Office, Settled};
 use crate::error::Error;
 use crate::link::{Received, Ticket};
 use crate::metrics;
+use crate::reconciliation;
 
 impl Driver {
     pub(super) async fn on_message(&mut self, incoming: Incoming) {
@@ -77,6 +78,20 @@ impl Driver {
             ClockState::Far => {
                 tracing::warn!(%cluster, %node, offset_ms, "clock far off, no new leases there");
             }
+        }
+    }
+
+    /// Shows what the leader's logic knows of agents and GPUs, and tells those who have asked.
+    pub(super) fn reconcile(&self) {
+        let asked = self.parts.asked.take();
+        // Who asked a broker that does not lead hears so as its question is dropped.
+        let Some(office) = &self.office else { return };
+        let now = self.now();
+        let found = self.parts.machine.read(|state| office.leader.reconciliation(state, now));
+        reconciliation::show(&found);
+        for one in asked {
+            // Who has gone away meanwhile is not told.
+            let _gone = one.send(found.clone());
         }
     }
 

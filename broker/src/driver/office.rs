@@ -18,6 +18,7 @@ use super::{Driver, Office, Plan, Settled, WORKLOAD_PAUSE};
 use crate::cell::Parts;
 use crate::error::Chain;
 use crate::metrics;
+use crate::reconciliation;
 use crate::space::{self, Room};
 
 /// Between two attempts to confirm an election.
@@ -38,6 +39,7 @@ impl Driver {
         if !leadership.is_leader {
             self.office = None;
             self.parts.clocks.clear();
+            reconciliation::clear();
             for (ticket, _) in std::mem::take(&mut self.barrier.waiting) {
                 self.mailbox.answer(ticket, &Reply::Later);
             }

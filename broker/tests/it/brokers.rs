@@ -89,6 +89,9 @@ async fn a_broker_that_follows_has_its_leader_change_things_and_reads_them_back(
         let again = one.cell.propose(user("acme"), Some(key(number)), submit(number, None)).await;
         assert_eq!(again.unwrap(), Outcome::Repeated { first });
     }
+    // What only the leader knows is asked of it.
+    let found = two.cell.reconcile().await.unwrap();
+    assert_eq!((found.leases, found.gaps, found.agents.leaks.len()), (0, 0, 0));
     // What only a leader may ask is refused to one that follows.
     let sealed = two.cell.propose(Actor::Leader, None, Command::SealTail).await;
     assert!(sealed.is_err(), "{sealed:?}");

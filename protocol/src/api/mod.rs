@@ -17,6 +17,7 @@ mod offers;
 mod plan;
 mod policy;
 mod problem;
+mod reconciliation;
 mod registry;
 mod requests;
 mod statements;
@@ -45,6 +46,7 @@ pub use plan::{
 };
 pub use policy::PolicySet;
 pub use problem::{FieldError, Problem};
+pub use reconciliation::{BookGapView, LeakKindView, LeakView, ReconciliationView};
 pub use registry::{
     ClusterCreate, ClusterView, NodeClock, NodeRemoved, NodeView, PriceSet, PriceView,
     QuotaFigures, QuotaSet, QuotaView, TenantCreate, TenantView,

@@ -148,9 +148,10 @@ impl Leader {
         message: &UpEnvelope,
         (offered, held): (&[(SliceId, u64)], &[Held]),
     ) -> Vec<Effect> {
+        let (cluster, node) = (message.cluster, message.node);
+        self.reports.hear(state, now, (cluster, node), held);
         let mut effects = self.disown(state, now, message, held);
         effects.extend(lapsed(state, message, offered));
-        let (cluster, node) = (message.cluster, message.node);
         let unheld: Vec<_> = state
             .leases_on(cluster, node)
             .filter(|(_, slice)| !held.iter().any(|held| held.slice == *slice))

@@ -8,6 +8,7 @@
 mod clocks;
 mod intake;
 mod outbox;
+mod reconcile;
 mod stalled;
 mod timers;
 
@@ -23,6 +24,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::{Millis, Seconds, Timestamp};
 
 pub use clocks::{AgentClock, ClockChange, ClockState};
+pub use reconcile::{CYCLE, Leak, LeakKind, Reconciliation};
 
 use crate::matching::{Limits, Preemption};
 use crate::mutation::Mutation;
@@ -115,6 +117,7 @@ pub struct Leader {
     usage: BTreeMap<LeaseId, Millis>,
     unused: stalled::Unused,
     clocks: clocks::Clocks,
+    reports: reconcile::Reports,
     usage_at: Timestamp,
     silence_at: Timestamp,
     plan_at: Timestamp,
@@ -137,6 +140,7 @@ impl Leader {
             usage: BTreeMap::new(),
             unused: stalled::Unused::default(),
             clocks: clocks::Clocks::default(),
+            reports: reconcile::Reports::default(),
             usage_at: now.after(USAGE_INTERVAL),
             silence_at: now.after(SILENCE_INTERVAL),
             plan_at: now,
@@ -260,6 +264,7 @@ impl Leader {
         self.heard.remove(&node);
         self.unheard.remove(&node);
         self.clocks.forget(node);
+        self.reports.forget(node);
     }
 
     /// When [`Leader::tick`] has something to do next.

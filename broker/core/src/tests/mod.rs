@@ -23,6 +23,7 @@ mod promises;
 mod quotas;
 mod recalls;
 mod reclaim;
+mod reconcile;
 mod requests;
 mod shift;
 mod stalled;

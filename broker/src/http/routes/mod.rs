@@ -12,6 +12,7 @@ mod plan;
 mod policy;
 mod prices;
 mod proofs;
+mod reconciliation;
 mod requests;
 mod statements;
 mod status;
@@ -82,6 +83,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(ledger::records))
         .routes(routes!(ledger::verify))
         .routes(routes!(ledger::accounts))
+        .routes(routes!(reconciliation::show))
         .routes(routes!(proofs::checkpoint))
         .routes(routes!(proofs::inclusion))
         .routes(routes!(proofs::extension))

@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 44] = [
+const ROUTES: [(&str, &str, &[&str]); 45] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -59,6 +59,7 @@ const ROUTES: [(&str, &str, &[&str]); 44] = [
     ("get", "/v1/ledger/proofs/{index}", READERS),
     ("get", "/v1/ledger/extension", READERS),
     ("get", "/v1/ledger/statements", READERS),
+    ("get", "/v1/ledger/reconciliation", &["auditor", "cell auditor", "operator"]),
     ("get", "/v1/ledger/periods", READERS),
     ("post", "/v1/ledger/periods", &["operator"]),
     ("get", "/v1/status", READERS),

@@ -9,6 +9,7 @@ mod life;
 mod matrix;
 mod page;
 mod proofs;
+mod reconciliation;
 mod serving;
 mod stale;
 mod statements;

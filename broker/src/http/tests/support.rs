@@ -7,7 +7,7 @@ use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use futures::StreamExt;
 use serde_json::{Value, json};
-use sublet_protocol::agent::{ClockReading, Stream as Channel, Up, UpEnvelope};
+use sublet_protocol::agent::{ClockReading, Held, Stream as Channel, Up, UpEnvelope};
 use sublet_protocol::capacity::{Capacity, Hardware, Isolation, Part, SliceId};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, GuestOutcome, Outcome};
@@ -338,6 +338,27 @@ impl World {
             body: Up::Clock(reading),
         };
         self.agent.request(codec::encode(&message).unwrap()).await.unwrap();
+    }
+
+    /// The agent reports that it holds this, one cycle of ledger time after the last report.
+    pub(super) async fn report(&self, sequence: u64, held: Option<Held>) {
+        self.cell.clock().not_before(self.cell.now().after(Seconds::new(30)));
+        let body = Up::Inventory { offered: vec![], held: held.into_iter().collect() };
+        let message = UpEnvelope {
+            cluster: cluster(),
+            node: NodeId::new("n1").unwrap(),
+            host: HostHash([1; 16]),
+            boot: Boot::new(1),
+            sequence,
+            body,
+        };
+        self.agent.request(codec::encode(&message).unwrap()).await.unwrap();
+    }
+
+    /// What the agent holds of the lease, its guest unused for as long as this.
+    pub(super) fn held(&self, lease: LeaseId, unused: Seconds) -> Held {
+        let ((slice, token), used) = (self.member(lease), Millis::new(1));
+        Held { lease, slice, token, used, unused: unused.as_millis() }
     }
 
     /// The guest has finished.
