@@ -13,10 +13,11 @@
 
 mod error;
 mod live;
+mod quietly;
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,7 @@ use crate::snapshot::{SegmentRef, Snapshot};
 
 pub use error::{Error, Fault, Place};
 pub use live::Pieces;
+use quietly::quietly;
 
 const MAGIC: &[u8; 7] = b"SBLBKUP";
 /// The newest version of the file, and the only one so far.
@@ -148,10 +150,11 @@ fn read(
         let (record, leaf) = reader.record(index)?;
         frontier.append(leaf);
         let damaged = |fault| reader.damaged(Place::Record(index), fault);
-        accounts.post(&record).map_err(|_| damaged(Fault::Books))?;
         // A record that the rules could not have made here stops the fold with a panic.
-        let folded = catch_unwind(AssertUnwindSafe(|| sublet_core::fold(&mut state, &record)));
-        folded.map_err(|_| damaged(Fault::Impossible))?;
+        let posted = quietly(|| accounts.post(&record)).ok_or_else(|| damaged(Fault::Books))?;
+        posted.map_err(|_| damaged(Fault::Books))?;
+        let folded = quietly(|| sublet_core::fold(&mut state, &record));
+        folded.ok_or_else(|| damaged(Fault::Impossible))?;
         term = record.term.max(term);
         take(record)?;
     }
@@ -164,7 +167,8 @@ fn read(
     if state.cell() != Some((header.cell, header.epoch)) {
         return Err(damaged(Fault::Cell));
     }
-    if let Some(broken) = invariants::check(&state).into_iter().next() {
+    let broken = quietly(|| invariants::check(&state));
+    if let Some(broken) = broken.ok_or_else(|| damaged(Fault::Impossible))?.into_iter().next() {
         let (invariant, what) = (broken.invariant, broken.what);
         return Err(damaged(Fault::Invariant { invariant, what }));
     }
@@ -257,29 +261,51 @@ impl Reader<'_> {
     }
 }
 
-/// Writes what `bytes` gives into `file`, which appears whole, checked and durable, or not at all.
+/// Writes what `bytes` gives into `file`, which appears whole, checked and durable, or not at all. Only
+/// its owner can read it. What an attempt before left aside counts for nothing.
 ///
 /// # Errors
-/// As [`check`]; [`Error::Exists`].
-pub fn keep(mut bytes: impl Read, file: &Path) -> Result<Checked, Error> {
-    if file.exists() {
-        return Err(Error::Exists { file: file.to_owned() });
-    }
-    let aside = aside(file);
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Io { action, path, source }
+/// As [`check`]; [`Error::Exists`], also where a link leads nowhere.
+pub fn keep(bytes: impl Read, file: &Path) -> Result<Checked, Error> {
+    let vacant = || match fs::symlink_metadata(file) {
+        Ok(_) => Err(Error::Exists { file: file.to_owned() }),
+        Err(_) => Ok(()),
     };
-    let mut out = BufWriter::new(File::create(&aside).map_err(failed("create", &aside))?);
-    io::copy(&mut bytes, &mut out).map_err(failed("write", &aside))?;
-    let out = out.into_inner().map_err(io::IntoInnerError::into_error);
-    out.and_then(|out| out.sync_all()).map_err(failed("write", &aside))?;
-    let checked = check(&aside)?;
-    fs::rename(&aside, file).map_err(failed("rename", &aside))?;
+    vacant()?;
+    let aside = aside(file);
+    let kept = write_aside(bytes, &aside).and_then(|checked| {
+        vacant()?;
+        fs::rename(&aside, file).map_err(failed("rename", &aside))?;
+        Ok(checked)
+    });
+    if kept.is_err() {
+        drop(fs::remove_file(&aside));
+    }
+    let checked = kept?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     folders::sync(folder).map_err(failed("sync", folder))?;
     Ok(checked)
+}
+
+fn write_aside(mut bytes: impl Read, aside: &Path) -> Result<Checked, Error> {
+    match fs::remove_file(aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(failed("remove", aside)(error));
+        }
+        _gone => {}
+    }
+    let made = File::options().write(true).create_new(true).mode(0o600).open(aside);
+    let mut out = BufWriter::new(made.map_err(failed("create", aside))?);
+    io::copy(&mut bytes, &mut out).map_err(failed("write", aside))?;
+    let out = out.into_inner().map_err(io::IntoInnerError::into_error);
+    out.and_then(|out| out.sync_all()).map_err(failed("write", aside))?;
+    check(aside)
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { action, path, source }
 }
 
 fn aside(path: &Path) -> PathBuf {
@@ -309,32 +335,28 @@ pub struct Founder {
 /// # Errors
 /// As [`check`]; [`Error::Occupied`], [`Error::OldBroker`], [`Error::OtherCell`]: nothing was made.
 pub fn restore(file: &Path, folder: &Path, founder: Founder) -> Result<Checked, Error> {
-    let io = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Io { action, path, source }
-    };
     if folder.exists() {
-        let mut names = fs::read_dir(folder).map_err(io("list", folder))?;
+        let mut names = fs::read_dir(folder).map_err(failed("list", folder))?;
         if names.next().is_some() {
             return Err(Error::Occupied { folder: folder.to_owned() });
         }
-        fs::remove_dir(folder).map_err(io("replace", folder))?;
+        fs::remove_dir(folder).map_err(failed("replace", folder))?;
     }
     // What an earlier attempt left counts for nothing.
     let part = aside(folder);
     if part.exists() {
-        fs::remove_dir_all(&part).map_err(io("remove", &part))?;
+        fs::remove_dir_all(&part).map_err(failed("remove", &part))?;
     }
-    folders::create(&part).map_err(io("create", &part))?;
+    folders::create_private(&part).map_err(failed("create", &part))?;
     let made = make(file, &part, founder);
     if made.is_err() {
         drop(fs::remove_dir_all(&part));
         return made;
     }
-    fs::rename(&part, folder).map_err(io("rename", &part))?;
+    fs::rename(&part, folder).map_err(failed("rename", &part))?;
     let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new("."));
-    folders::sync(above).map_err(io("sync", above))?;
+    folders::sync(above).map_err(failed("sync", above))?;
     made
 }
 

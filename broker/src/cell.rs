@@ -568,7 +568,7 @@ impl Parts {
 fn folder(data_dir: Option<PathBuf>) -> Result<(Option<TempDir>, PathBuf), Error> {
     match data_dir {
         Some(path) => {
-            let made = folders::create(&path);
+            let made = folders::create_private(&path);
             made.map_err(|source| Error::Folder { path: path.clone(), source })?;
             Ok((None, path))
         }

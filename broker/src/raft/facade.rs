@@ -491,8 +491,7 @@ impl Port {
         let failed = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let (cell, identity) = (options.cell.clone(), peers.identity.clone());
-        let site = Arc::new(Site::new(cell, options.node_id, options.feature_level, identity));
+        let site = Arc::new(Site::new(options, peers.identity.clone()));
         Ok(Self { listener, address, site })
     }
 }

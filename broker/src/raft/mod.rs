@@ -45,7 +45,7 @@ pub use begin::begin_with;
 pub use facade::Raft;
 pub use fatal::FatalHook;
 pub use network::{AskHandler, Asked, Identity, IdentityError, Security, TlsFiles, broker_name};
-pub use options::{Options, Peers};
+pub use options::{Chance, Options, Peers};
 pub use types::{
     Applied, Begin, Endpoint, Error, Leadership, LogPosition, Machine, MachineError, Member,
     MembersError, Piece, Role, Status,

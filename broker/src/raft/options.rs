@@ -1,12 +1,45 @@
 //! The settings of one node's replication.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::fatal::FatalHook;
 use super::network::{AskHandler, Identity};
 use super::types::{Begin, Endpoint, Error};
+
+/// Where a node takes chance from. It spreads attempts in time; nothing that is decided hangs on it.
+#[derive(Clone)]
+pub struct Chance(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl Chance {
+    /// Takes the numbers that `draw` gives.
+    pub fn new(draw: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(draw))
+    }
+
+    /// Takes them from the operating system; 0 if that has none.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::new(|| {
+            let mut bytes = [0; 8];
+            getrandom::fill(&mut bytes).map_or(0, |()| u64::from_le_bytes(bytes))
+        })
+    }
+
+    /// The next number.
+    pub(super) fn draw(&self) -> u64 {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Chance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Chance")
+    }
+}
 
 /// How a node takes part in a cell of several.
 #[derive(Debug, Clone)]
@@ -61,6 +94,8 @@ pub struct Options {
     pub log_file_bytes: usize,
     /// What this node tells its peers that it can do.
     pub feature_level: u16,
+    /// Spreads attempts to reach other nodes.
+    pub chance: Chance,
     /// What happens on a storage or machine error.
     pub on_fatal: FatalHook,
 }
@@ -86,6 +121,7 @@ impl Options {
             flush_wait: Duration::from_micros(50),
             log_file_bytes: 32 * 1024 * 1024,
             feature_level: 1,
+            chance: Chance::system(),
             on_fatal: FatalHook::abort(),
         }
     }

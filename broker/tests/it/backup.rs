@@ -1,6 +1,7 @@
 //! A backup of a running cell, a cell made of it, and backups that were changed.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -155,6 +156,20 @@ async fn a_cell_is_not_restored_over_data_or_with_a_number_of_old_or_as_another(
     assert!(matches!(other, Err(Error::OtherCell { .. })), "{other:?}");
     let twice = backup::keep(&b""[..], &file);
     assert!(matches!(twice, Err(Error::Exists { .. })), "{twice:?}");
+    // A link that leads nowhere is a name that is taken, and half a backup is not kept.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(folder.path().join("nowhere"), &link).unwrap();
+    let over = backup::keep(&fs::read(&file).unwrap()[..], &link);
+    assert!(matches!(over, Err(Error::Exists { .. })), "{over:?}");
+    fs::remove_file(&link).unwrap();
+    let half = backup::keep(&fs::read(&file).unwrap()[..99], &folder.path().join("half"));
+    assert!(matches!(half, Err(Error::Damaged { .. })), "{half:?}");
+    // What another attempt left aside is no hindrance, and does not lend the copy its mode.
+    let copy = folder.path().join("copy");
+    fs::write(folder.path().join("copy.part"), "left").unwrap();
+    backup::keep(&fs::read(&file).unwrap()[..], &copy).unwrap();
+    assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::remove_file(&copy).unwrap();
     // Nothing half done is left behind.
     let left: Vec<_> =
         fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -179,9 +194,6 @@ async fn a_backup_that_was_changed_cut_or_added_to_is_refused_with_what_and_wher
     assert_eq!(refused(&good), None);
     let mut seen = 0;
     for at in (0..good.len()).step_by(101) {
-        let mut bytes = good.clone();
-        bytes[at] ^= 1 << (at % 8);
-        assert!(refused(&bytes).is_some(), "a bit of byte {at} was flipped");
         assert!(refused(&good[..at]).is_some(), "cut at byte {at}");
         seen += 1;
     }
@@ -194,6 +206,29 @@ async fn a_backup_that_was_changed_cut_or_added_to_is_refused_with_what_and_wher
     fs::write(&bad, &good[..good.len() - 40]).unwrap();
     assert!(matches!(backup::restore(&bad, &new, founder()), Err(Error::Damaged { .. })));
     assert!(!new.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_flipped_bit_of_a_backup_is_answered_as_damage_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, file) = (folder.path().join("old"), folder.path().join("backup"));
+    let cell = Cell::open(config(Some(&old), ClockKind::Real)).await.unwrap();
+    set_up(&cell).await;
+    take(&cell, &file).await;
+    cell.shutdown().await;
+    let good = fs::read(&file).unwrap();
+    let (bad, mut impossible) = (folder.path().join("bad"), 0);
+    for bit in (0..good.len() * 8).step_by(7) {
+        let mut bytes = good.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        fs::write(&bad, &bytes).unwrap();
+        match backup::check(&bad) {
+            Err(Error::Damaged { fault: Fault::Impossible, .. }) => impossible += 1,
+            Err(Error::Damaged { .. } | Error::Newer { .. }) => {}
+            other => panic!("bit {bit}: {other:?}"),
+        }
+    }
+    assert!(impossible > 0, "no flip stops the rules");
 }
 
 /// The digest alone would let pass what somebody changed who can compute a digest.

@@ -7,11 +7,14 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::client::verify_server_name;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpStream;
@@ -71,6 +74,21 @@ pub enum IdentityError {
         /// The name it should be for.
         name: String,
     },
+    /// The other brokers would not take the certificate.
+    #[error(
+        "the certificate in {} is not good for the authority in {}: have one made by that authority \
+         that is good today, for serverAuth and clientAuth (openssl verify -CAfile tells more)",
+        path.display(), authority.display()
+    )]
+    Refused {
+        /// The certificate's file.
+        path: PathBuf,
+        /// The authority's file.
+        authority: PathBuf,
+        /// Why: another authority, expired, not good yet, not for this use.
+        #[source]
+        source: rustls::Error,
+    },
     /// A cell's name does not fit a certificate.
     #[error("the cell's name cannot stand in a certificate: no name may begin or end with a dash")]
     CellName,
@@ -94,6 +112,8 @@ struct Kept {
     files: TlsFiles,
     node: u64,
     tls: RwLock<Tls>,
+    /// How often they were read again.
+    version: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -110,7 +130,8 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Reads the files of `security` for broker `node` of `cell`, and checks that they are its own.
+    /// Reads the files of `security` for broker `node` of `cell`, and checks that they are its own and
+    /// that whoever trusts the same authority takes the certificate now.
     ///
     /// # Errors
     /// [`IdentityError`] says which file is wrong.
@@ -118,8 +139,9 @@ impl Identity {
         let tls = match security {
             Security::Plain => None,
             Security::Tls(files) => {
-                let tls = RwLock::new(Tls::load(files, cell, node)?);
-                Some(Arc::new(Kept { files: files.clone(), node, tls }))
+                let tls = RwLock::new(Tls::load(files, cell, node, UnixTime::now())?);
+                let (files, version) = (files.clone(), AtomicU64::new(0));
+                Some(Arc::new(Kept { files, node, tls, version }))
             }
         };
         Ok(Self { cell: cell.to_owned(), tls })
@@ -132,9 +154,15 @@ impl Identity {
     /// [`IdentityError`]; everything is as it was then.
     pub fn reload(&self) -> Result<(), IdentityError> {
         let Some(kept) = &self.tls else { return Ok(()) };
-        let tls = Tls::load(&kept.files, &self.cell, kept.node)?;
+        let tls = Tls::load(&kept.files, &self.cell, kept.node, UnixTime::now())?;
         *kept.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        kept.version.fetch_add(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// How often the files were read again: what a peer has said to those before counts no more.
+    pub(super) fn version(&self) -> u64 {
+        self.tls.as_ref().map_or(0, |kept| kept.version.load(Ordering::SeqCst))
     }
 
     fn tls(&self) -> Option<Tls> {
@@ -202,7 +230,7 @@ fn server_name(cell: &str, node: u64) -> Result<ServerName<'static>, IdentityErr
 }
 
 impl Tls {
-    fn load(files: &TlsFiles, cell: &str, node: u64) -> Result<Self, IdentityError> {
+    fn load(files: &TlsFiles, cell: &str, node: u64, now: UnixTime) -> Result<Self, IdentityError> {
         let unusable = |path: &Path| {
             let path = path.to_owned();
             move |source| IdentityError::Unusable { path, source }
@@ -230,10 +258,15 @@ impl Tls {
             .with_root_certificates(Arc::clone(&roots))
             .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(unusable(&files.certificate))?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-            .build()
-            .map_err(|error| rustls::Error::General(error.to_string()))
-            .map_err(unusable(&files.authority))?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| rustls::Error::General(error.to_string()))
+                .map_err(unusable(&files.authority))?;
+        check(&chain, &name, (&roots, &verifier), now).map_err(|source| {
+            let (path, authority) = (files.certificate.clone(), files.authority.clone());
+            IdentityError::Refused { path, authority, source }
+        })?;
         let server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions)
             .map_err(unusable(&files.certificate))?
@@ -243,6 +276,25 @@ impl Tls {
         let (client, server) = (Arc::new(client), Arc::new(server));
         Ok(Self { connector: TlsConnector::from(client), acceptor: TlsAcceptor::from(server) })
     }
+}
+
+/// Judges our own certificate as the others will: when they call us, and when we call them.
+fn check(
+    chain: &[CertificateDer<'static>],
+    name: &ServerName<'static>,
+    (roots, verifier): (&Arc<RootCertStore>, &Arc<dyn ClientCertVerifier>),
+    now: UnixTime,
+) -> Result<(), rustls::Error> {
+    let Some((own, between)) = chain.split_first() else {
+        return Err(rustls::Error::NoCertificatesPresented);
+    };
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let callers = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider)
+        .build()
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    callers.verify_server_cert(own, between, name, &[], now)?;
+    verifier.verify_client_cert(own, between, now)?;
+    Ok(())
 }
 
 fn certificates(
@@ -263,4 +315,51 @@ fn file(
 ) -> impl FnOnce(rustls::pki_types::pem::Error) -> IdentityError {
     let path = path.to_owned();
     move |source| IdentityError::File { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::CertificateError;
+
+    use super::*;
+
+    fn file(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/raft/tests/certificates").join(name)
+    }
+
+    fn load(broker: &str, authority: &str, day: u64) -> Result<(), CertificateError> {
+        let files = TlsFiles {
+            authority: file(&format!("{authority}.pem")),
+            certificate: file(&format!("{broker}.pem")),
+            key: file(&format!("{broker}.key")),
+        };
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(day * 86_400));
+        match Tls::load(&files, "test", 2, now) {
+            Ok(_) => Ok(()),
+            Err(IdentityError::Refused { path, source, .. }) => {
+                assert_eq!(path, files.certificate);
+                let rustls::Error::InvalidCertificate(why) = source else { panic!("{source}") };
+                Err(why)
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_others_would_refuse_is_refused_when_it_is_read() {
+        // In days since 1970: 1995, 2027, 2130. The fixtures are good from 2020 to 2120.
+        let (early, today, late) = (9_131, 20_820, 58_440);
+        load("broker-2", "authority", today).unwrap();
+        load("stranger-2", "stranger", today).unwrap();
+        for (broker, authority) in [("stranger-2", "authority"), ("broker-2", "stranger")] {
+            let refused = load(broker, authority, today).unwrap_err();
+            let is_stranger =
+                matches!(refused, CertificateError::UnknownIssuer | CertificateError::BadSignature);
+            assert!(is_stranger, "{refused:?}");
+        }
+        let refused = load("broker-2", "authority", late).unwrap_err();
+        assert!(matches!(refused, CertificateError::ExpiredContext { .. }), "{refused:?}");
+        let refused = load("broker-2", "authority", early).unwrap_err();
+        assert!(matches!(refused, CertificateError::NotValidYetContext { .. }), "{refused:?}");
+    }
 }

@@ -9,6 +9,8 @@
 //! What holds
 //! - A frame has a cap, and so has what is on its way to a peer. A peer that does not read or answer
 //!   is given up, not waited for without end.
+//! - A peer that cannot be reached or is refused is tried again after a pause that grows, and the same
+//!   trouble is told once a minute ([`pauses`]).
 //! - A call that is given up halfway leaves its connection usable: answers carry the number of what
 //!   they answer.
 //! - Without certificates brokers talk over the loopback interface only, or if the configuration
@@ -20,6 +22,7 @@ mod frame;
 mod hello;
 mod identity;
 mod messages;
+mod pauses;
 mod peer;
 mod receive;
 mod server;

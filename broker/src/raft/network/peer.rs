@@ -1,10 +1,9 @@
 //! What consensus says to one peer, and the connection that carries it.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt};
@@ -19,6 +18,7 @@ use openraft::{OptionalSend, base::BoxFuture, base::BoxStream};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use super::super::options::Options;
 use super::super::snapshots::StoredSnapshot;
 use super::super::types::{Endpoint, Machine};
 use super::super::wire::{TypeConfig, to_wal};
@@ -27,6 +27,7 @@ use super::frame::Frames;
 use super::hello::{self, Purpose, Us};
 use super::identity::Identity;
 use super::messages::{Candidacy, Canvass, Message, log_id};
+use super::pauses::{Pauses, Told, is_refusal};
 use super::transfer;
 
 /// How long connecting may take, the handshake and the greeting included.
@@ -41,67 +42,77 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(800),
     Duration::from_millis(1_000),
 ];
-/// How long the same trouble with a peer is not told again.
-const QUIET: Duration = Duration::from_secs(60);
 
 /// Who this node is among its peers.
 pub(in super::super) struct Site {
     pub(super) us: Us,
     pub(super) identity: Identity,
-    /// What was logged last about each peer, and when.
-    told: Mutex<BTreeMap<u64, (Instant, String)>>,
+    /// What was logged lately about each peer, and about each address that called.
+    pub(super) told: Told,
+    pauses: Pauses,
 }
 
 impl Site {
-    pub(in super::super) fn new(cell: String, node: u64, level: u16, identity: Identity) -> Self {
-        Self { us: Us { cell, node, level }, identity, told: Mutex::default() }
+    pub(in super::super) fn new(options: &Options, identity: Identity) -> Self {
+        let (cell, node, level) = (options.cell.clone(), options.node_id, options.feature_level);
+        let us = Us { cell, node, level };
+        Self { us, identity, told: Told::default(), pauses: Pauses::new(options.chance.clone()) }
     }
 
     /// Logs that a peer cannot be reached or does not want us, unless that was just logged.
     fn tell(&self, peer: u64, address: &str, error: &io::Error) {
-        let text = error.to_string();
-        let now = Instant::now();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = told
-            .get(&peer)
-            .is_some_and(|(when, before)| *before == text && now.duration_since(*when) < QUIET);
-        if is_known {
+        let Some(repeated) = self.told.again(&peer.to_string(), error, Instant::now()) else {
             return;
+        };
+        if is_refusal(error) {
+            tracing::error!(peer, address, %error, repeated, "a broker cannot be talked to");
+        } else {
+            tracing::warn!(peer, address, %error, repeated, "a broker cannot be reached");
         }
-        told.insert(peer, (now, text));
-        drop(told);
-        match error.kind() {
-            // These do not go away by waiting: a wrong address, certificate, cell or program.
-            io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidData => {
-                tracing::error!(peer, address, %error, "a broker cannot be talked to");
-            }
-            _ => tracing::warn!(peer, address, %error, "a broker cannot be reached"),
-        }
+    }
+
+    /// A peer has reached this node: it may be reached itself.
+    pub(super) fn called(&self, peer: u64) {
+        self.pauses.reached(peer);
     }
 
     /// A peer was reached: trouble with it is news again.
     fn reached(&self, peer: u64) {
-        let before = self.told.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
-        if before.is_some() {
+        self.pauses.reached(peer);
+        if self.told.is_over(&peer.to_string()) {
             tracing::info!(peer, "a broker is reached again");
         }
     }
 
-    /// Connects to broker `to` at `address` and greets it.
+    /// Connects to broker `to` at `address` and greets it, after a pause if that failed lately. A
+    /// question is not kept waiting where it is known that it would be refused.
     ///
     /// # Errors
-    /// What the system, TLS or the other side said; `TimedOut` after five seconds.
+    /// What the system, TLS or the other side said; `TimedOut` if it took more than five seconds.
     pub(super) async fn dial(
         &self,
         to: u64,
         address: &str,
         purpose: Purpose,
     ) -> io::Result<Frames> {
+        let (whom, version) = ((to, address.to_owned()), self.identity.version());
+        match purpose {
+            Purpose::Consensus => self.pauses.turn(&whom, version).await,
+            Purpose::Questions => {
+                let refusal = self.pauses.refusal(&whom, version, Instant::now());
+                refusal.map_or(Ok(()), Err)?;
+            }
+        }
+        // They may have been read again while it waited.
+        let version = self.identity.version();
         let dialled = tokio::time::timeout(CONNECT, self.dial_untimed(to, address, purpose)).await;
         let dialled = dialled.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         match &dialled {
             Ok(_) => self.reached(to),
-            Err(error) => self.tell(to, address, error),
+            Err(error) => {
+                self.pauses.failed(&whom, version, error, Instant::now());
+                self.tell(to, address, error);
+            }
         }
         dialled
     }

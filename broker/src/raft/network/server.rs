@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use openraft::raft::{StreamAppendError, TransferLeaderRequest};
@@ -87,6 +87,7 @@ pub(in super::super) async fn serve(listener: TcpListener, host: Arc<Host>) {
                     connections.spawn(async move {
                         let ended = welcome(stream, &host, permit).await;
                         let Err(error) = ended else { return };
+                        let whom = address.ip().to_string();
                         match error.kind() {
                             io::ErrorKind::UnexpectedEof
                             | io::ErrorKind::ConnectionReset
@@ -94,7 +95,11 @@ pub(in super::super) async fn serve(listener: TcpListener, host: Arc<Host>) {
                             | io::ErrorKind::TimedOut => {
                                 tracing::debug!(%address, %error, "a peer's connection ended");
                             }
-                            _ => tracing::warn!(%address, %error, "a peer was refused or broke off"),
+                            _ => if let Some(repeated) = host.site.told.again(&whom, &error, Instant::now()) {
+                                tracing::warn!(
+                                    %address, %error, repeated, "a peer was refused or broke off"
+                                );
+                            },
                         }
                     });
                 }
@@ -114,6 +119,8 @@ async fn welcome(stream: TcpStream, host: &Host, _room: OwnedSemaphorePermit) ->
     let (mut frames, certified) =
         accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     let guest = hello::receive(&mut frames, &host.site.us, |node| certified.is(node)).await?;
+    // It can talk to us, so we may be able to talk to it.
+    host.site.called(guest.node);
     tracing::debug!(peer = guest.node, level = guest.feature_level, "a peer has connected");
     match guest.purpose {
         Purpose::Consensus => consensus(frames, host).await,

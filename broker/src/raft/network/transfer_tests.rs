@@ -84,7 +84,8 @@ impl Follower {
     async fn dial(&self) -> Leader {
         let identity = Identity::load(&Security::Plain, "test", 1).unwrap();
         let address = self.raft.listens().unwrap().to_string();
-        let site = Site::new("test".to_owned(), 1, 1, identity);
+        let folder = self.folder.path().join("dialler");
+        let site = Site::new(&settings(&folder, 1, Begin::Wait, free_port()), identity);
         Leader(site.dial(2, &address, Purpose::Consensus).await.unwrap())
     }
 

@@ -256,3 +256,30 @@ async fn a_node_of_another_cell_is_not_taken_in() {
     stranger.shutdown().await;
     one.stop().await;
 }
+
+/// What refuses a connection as soon as it is made; how often it did.
+fn refuser() -> (SocketAddr, Arc<std::sync::atomic::AtomicU32>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let told = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for caller in listener.incoming() {
+            drop(caller);
+            told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    });
+    (address, count)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_peer_that_refuses_every_connection_is_not_called_without_end() {
+    let one = Node::start(1, Begin::Found).await;
+    let (address, count) = refuser();
+    let endpoint = Endpoint { peer: address.to_string(), api: String::new() };
+    let added = one.raft.add_member(2, endpoint, Duration::from_secs(3)).await;
+    assert!(matches!(added, Err(Error::Members(MembersError::Behind))), "{added:?}");
+    let calls = count.load(std::sync::atomic::Ordering::SeqCst);
+    assert!((2..40).contains(&calls), "{calls} calls in three seconds");
+    one.stop().await;
+}

@@ -53,11 +53,11 @@ async fn nodes_with_certificates_of_one_authority_form_a_cell() {
 async fn a_node_of_another_authority_or_without_tls_is_not_taken_in() {
     let folder = tempfile::tempdir().unwrap();
     let one = start(folder.path(), 1, files("broker-1", "authority")).await;
-    // It takes anybody that shows a certificate of our authority, but shows another one itself.
+    // Its certificate is for the right name, but its authority and ours are strangers.
     for is_plain in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let two = match is_plain {
-            false => start(folder.path(), 2, files("stranger-2", "authority")).await,
+            false => start(folder.path(), 2, files("stranger-2", "stranger")).await,
             true => {
                 let options = settings(folder.path(), 2, Begin::Wait, free_port());
                 Raft::open(options, Diary::new()).await.unwrap()
@@ -79,7 +79,7 @@ async fn certificates_that_are_read_again_count_for_new_connections() {
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let one = start(folder.path(), 1, files("broker-1", "authority")).await;
     let own = TlsFiles {
-        authority: file("authority.pem"),
+        authority: place.path().join("authority.pem"),
         certificate: place.path().join("own.pem"),
         key: place.path().join("own.key"),
     };
@@ -87,7 +87,11 @@ async fn certificates_that_are_read_again_count_for_new_connections() {
         std::fs::copy(file(&format!("{name}.pem")), &own.certificate).unwrap();
         std::fs::copy(file(&format!("{name}.key")), &own.key).unwrap();
     };
+    let trust = |name: &str| {
+        std::fs::copy(file(&format!("{name}.pem")), &own.authority).unwrap();
+    };
     put("stranger-2");
+    trust("stranger");
     let identity = Identity::load(&Security::Tls(own.clone()), "test", 2).unwrap();
     let mut options = settings(other.path(), 2, Begin::Wait, free_port());
     options.peers.as_mut().unwrap().identity = identity.clone();
@@ -100,7 +104,10 @@ async fn certificates_that_are_read_again_count_for_new_connections() {
     assert!(matches!(identity.reload(), Err(IdentityError::File { .. })));
     put("broker-1");
     assert!(matches!(identity.reload(), Err(IdentityError::OtherName { .. })));
+    // Nor does one that the others would refuse: its authority is not the one that is trusted.
     put("broker-2");
+    assert!(matches!(identity.reload(), Err(IdentityError::Refused { .. })));
+    trust("authority");
     identity.reload().unwrap();
     one.add_member(2, endpoint(&two), Duration::from_secs(20)).await.unwrap();
     let at = propose(&one, "with the new one").await;
