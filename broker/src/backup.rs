@@ -15,6 +15,7 @@ mod error;
 mod live;
 mod quietly;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -435,6 +436,7 @@ impl Shelf {
         let tail = journal.range(sealed, usize::MAX).map_err(Error::Ledger)?;
         let segments = journal.seals().iter().map(SegmentRef::from).collect();
         let (state, accounts) = (checked.state.clone(), checked.accounts.clone());
-        codec::encode(&Snapshot { state, accounts, segments, tail }).map_err(Error::Codec)
+        codec::encode(&Snapshot { state, accounts, segments, tail, names: BTreeMap::new() })
+            .map_err(Error::Codec)
     }
 }

@@ -20,6 +20,7 @@ use sublet_ledger::verify::{Report, Verifier};
 use sublet_protocol::codec;
 use sublet_protocol::commands::{Actor, Command, IdempotencyKey, Outcome, Stamped};
 use sublet_protocol::ids::{CellId, ClusterId, CommandId, LeaseId, NodeId, RequestId, TenantId};
+use sublet_protocol::names::DisplayName;
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::RequestSpec;
@@ -272,6 +273,12 @@ impl Cell {
     #[must_use]
     pub fn clock_of(&self, cluster: ClusterId, node: NodeId) -> Option<AgentClock> {
         self.parts.clocks.of((cluster, node))
+    }
+
+    /// What a tenant is called, as this broker knows it.
+    #[must_use]
+    pub fn name_of(&self, tenant: TenantId) -> Option<DisplayName> {
+        self.parts.machine.name_of(tenant)
     }
 
     /// The nodes on which nothing new is put because their wall clocks are too far off, as this broker

@@ -4,7 +4,7 @@
 //! only for a moment; a reader that sees a state finds all its records in the journal. An error
 //! here stops the process: storage failed or this replica diverged.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
@@ -13,9 +13,10 @@ use sublet_core::{State, invariants};
 use sublet_ledger::accounts::Accounts;
 use sublet_ledger::journal::{Cursor, Journal};
 use sublet_protocol::codec::{self, decode_record, encode_record};
-use sublet_protocol::commands::{Outcome, Stamped};
+use sublet_protocol::commands::{Command, Outcome, Stamped};
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::CellId;
+use sublet_protocol::ids::{CellId, TenantId};
+use sublet_protocol::names::DisplayName;
 use sublet_protocol::records::Record;
 
 use crate::config::Checks;
@@ -108,6 +109,8 @@ struct Replica {
     /// The fold of the journalled bytes, if it is checked (INV-12).
     shadow: Option<State>,
     accounts: Accounts,
+    /// What tenants are called. Not of the state: it can be erased.
+    names: BTreeMap<TenantId, DisplayName>,
     tally: Tally,
     violations: VecDeque<String>,
     /// The size of the journal at the last snapshot.
@@ -202,6 +205,11 @@ impl CellMachine {
         self.replica().violations.iter().cloned().collect()
     }
 
+    /// What a tenant is called.
+    pub(crate) fn name_of(&self, tenant: TenantId) -> Option<DisplayName> {
+        self.replica().names.get(&tenant).cloned()
+    }
+
     pub(crate) fn accounts(&self) -> Accounts {
         self.replica().accounts.clone()
     }
@@ -243,6 +251,7 @@ impl CellMachine {
             let stamped: Stamped = codec::decode(bytes).map_err(Failure::Command)?;
             let applied = sublet_core::apply(&mut replica.state, &stamped, at.term);
             self.count(&mut replica, &stamped, &applied.outcome, &applied.records);
+            replica.name(&stamped.command, &applied.outcome);
             replies.push(codec::encode(&applied.outcome).map_err(Failure::Unwritable)?);
             records.extend(applied.records);
             self.can(&replica.state)?;
@@ -343,10 +352,12 @@ impl CellMachine {
         // Moved in and out again: a copy of the state would double the memory.
         let state = std::mem::take(&mut replica.state);
         let accounts = std::mem::take(&mut replica.accounts);
-        let snapshot = Snapshot { state, accounts, segments, tail };
+        let names = std::mem::take(&mut replica.names);
+        let snapshot = Snapshot { state, accounts, segments, tail, names };
         let bytes = codec::encode(&snapshot);
         replica.state = snapshot.state;
         replica.accounts = snapshot.accounts;
+        replica.names = snapshot.names;
         replica.snapshot_at = upto;
         bytes.map(Some).map_err(Failure::Unwritable)
     }
@@ -374,6 +385,7 @@ impl CellMachine {
         replica.shadow = (self.checks == Checks::Always).then(|| snapshot.state.clone());
         replica.state = snapshot.state;
         replica.accounts = snapshot.accounts;
+        replica.names = snapshot.names;
         replica.snapshot_at = next;
         let Replica { state, tally, .. } = &mut *replica;
         tally.resume(state);
@@ -443,6 +455,18 @@ impl Replica {
             sublet_core::fold(shadow, &read);
         }
         Ok(())
+    }
+
+    /// Keeps what a tenant is called, or forgets it.
+    fn name(&mut self, command: &Command, outcome: &Outcome) {
+        let (Command::NameTenant { tenant, name }, Outcome::Done { .. }) = (command, outcome)
+        else {
+            return;
+        };
+        match name {
+            Some(name) => self.names.insert(*tenant, name.clone()),
+            None => self.names.remove(tenant),
+        };
     }
 
     /// Checks that the state is the fold of what was journalled (INV-12), if that is kept.

@@ -179,3 +179,34 @@ fn the_root_after_an_entry_stays_what_it_was_when_the_log_is_replayed() {
     assert!(journal.size() > root.0, "the journal is ahead of the entry");
     assert_eq!(replay(&machine(journal)), root);
 }
+
+#[test]
+fn names_survive_a_snapshot_and_are_in_no_record() {
+    let named = |id, name: Option<&str>| {
+        let actor =
+            Actor::Operator { subject: "op".parse().unwrap(), key: KeyId::new("k").unwrap() };
+        let (tenant, name) =
+            (TenantId::new("acme").unwrap(), name.map(|name| name.parse().unwrap()));
+        stamped(id, actor, Command::NameTenant { tenant, name })
+    };
+    let one = in_memory();
+    one.apply(at(1), &[found(Policy::default()), tenant(2, "acme")]).unwrap();
+    one.apply(at(2), &[named(3, Some("Jane Doe"))]).unwrap();
+    one.want_snapshot();
+    let sealed = one.apply(at(3), &[seal(4)]).unwrap().sealed.expect("a snapshot");
+    let other = in_memory();
+    for piece in one.pieces() {
+        let bytes = one.piece(piece.number).unwrap();
+        other.keep(piece, &bytes).unwrap();
+    }
+    other.restore(at(3), &sealed).unwrap();
+    let acme = TenantId::new("acme").unwrap();
+    assert_eq!(other.name_of(acme).map(String::from), Some("Jane Doe".to_owned()));
+    let records = one.records(0, 100).unwrap();
+    for record in &records {
+        let bytes = encode_record(record).unwrap();
+        assert!(!bytes.windows(4).any(|window| window == b"Jane"), "{record:?}");
+    }
+    other.apply(at(4), &[named(5, None)]).unwrap();
+    assert_eq!(other.name_of(acme), None);
+}

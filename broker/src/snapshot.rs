@@ -1,10 +1,14 @@
 //! The bytes of a snapshot: the state as of a seal, the books, and what the ledger has to hold.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use sublet_core::State;
 use sublet_ledger::Seal;
 use sublet_ledger::accounts::Accounts;
 use sublet_protocol::codec::Format;
+use sublet_protocol::ids::TenantId;
+use sublet_protocol::names::DisplayName;
 use sublet_protocol::records::Record;
 
 /// A snapshot. Its position in the raft log is kept beside it by the log.
@@ -19,6 +23,8 @@ pub(crate) struct Snapshot {
     /// The records that no segment holds yet: the one of the seal, and what followed it in its
     /// entry.
     pub(crate) tail: Vec<Record>,
+    /// What tenants are called: in no record, so that it can be erased.
+    pub(crate) names: BTreeMap<TenantId, DisplayName>,
 }
 
 impl Format for Snapshot {

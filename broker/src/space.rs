@@ -274,6 +274,7 @@ const fn ends(command: &Command) -> bool {
         | Command::MoveTenant { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::ClosePeriod { .. }
+        | Command::NameTenant { .. }
         | Command::SetCalendar { .. } => false,
     }
 }

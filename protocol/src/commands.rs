@@ -12,6 +12,7 @@ use crate::ids::{
 };
 use crate::leases::EndReason;
 use crate::money::MicroCredits;
+use crate::names::DisplayName;
 use crate::offers::{OfferTerms, RescindReason};
 use crate::policy::Policy;
 use crate::quotas::{Quota, TenantTerms};
@@ -458,6 +459,14 @@ pub enum Command {
         /// The first instant that stays open.
         until: Timestamp,
     },
+    /// Set what a tenant is called, or erase it. The name stands in the log until it is purged, and in
+    /// no record.
+    NameTenant {
+        /// Whose.
+        tenant: TenantId,
+        /// The name; none erases it.
+        name: Option<DisplayName>,
+    },
 }
 
 /// How an owner recalls a lease through the broker.
@@ -509,6 +518,7 @@ impl Command {
             Command::RemoveNode { .. } => "remove_node",
             Command::RaiseFeatureLevel { .. } => "raise_feature_level",
             Command::ClosePeriod { .. } => "close_period",
+            Command::NameTenant { .. } => "name_tenant",
         }
     }
 }

@@ -393,6 +393,13 @@ pub enum Event {
         /// The first instant that stays open.
         until: Timestamp,
     },
+    /// What a tenant is called was set or erased. The name itself is in no record.
+    TenantNamed {
+        /// Whose.
+        tenant: TenantId,
+        /// Whether it has one now.
+        is_named: bool,
+    },
 }
 
 impl Event {
@@ -443,6 +450,7 @@ impl Event {
             Event::CellRestored { .. } => "cell_restored",
             Event::FeatureLevelRaised { .. } => "feature_level_raised",
             Event::PeriodClosed { .. } => "period_closed",
+            Event::TenantNamed { .. } => "tenant_named",
         }
     }
 
@@ -480,6 +488,7 @@ impl Event {
             | Event::TermsSet { tenant, .. }
             | Event::CalendarSet { tenant, .. }
             | Event::TenantMoved { tenant, .. }
+            | Event::TenantNamed { tenant, .. }
             | Event::TenantOverAdmitted { tenant, .. } => Names::of(Some(*tenant), None, None),
             Event::ClusterCreated { owner, .. } | Event::PriceSet { owner, .. } => {
                 Names::of(Some(*owner), None, None)

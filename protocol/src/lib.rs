@@ -16,6 +16,7 @@ pub mod units;
 pub mod calendar;
 pub mod capacity;
 pub mod money;
+pub mod names;
 pub mod policy;
 pub mod preemption;
 pub mod quotas;

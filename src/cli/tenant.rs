@@ -2,11 +2,13 @@
 
 use clap::{Args, Subcommand};
 use sublet_protocol::api::{
-    BudgetSet, CalendarSet, Money, ParentSet, ParentView, TenantCreate, TenantView, TermsSet, Whole,
+    BudgetSet, CalendarSet, Money, NameSet, ParentSet, ParentView, TenantCreate, TenantView,
+    TermsSet, Whole,
 };
 use sublet_protocol::calendar::{Calendar, OffPeak, Zone};
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::names::{DisplayName, NameError};
 use sublet_protocol::quotas::Reclaim;
 use sublet_protocol::units::GpuMilli;
 
@@ -31,6 +33,8 @@ pub(super) enum Tenant {
     Set(Set),
     /// Move a tenant, with all below it, to another group.
     Move(Move),
+    /// Erase what a tenant is called; its id stays.
+    EraseName(Show),
 }
 
 /// Show one tenant.
@@ -50,6 +54,9 @@ pub(super) struct Create {
     /// The group it belongs to.
     #[arg(long, value_parser = amounts::tenant)]
     parent: Option<TenantId>,
+    /// What it is called: one line of at most 128 bytes. It is in no record, and can be erased.
+    #[arg(long, value_parser = name)]
+    name: Option<DisplayName>,
 }
 
 /// Set weight, budgets, off-peak hours, and what members of a group take back. What is not named
@@ -81,6 +88,14 @@ pub(super) struct Set {
     /// none: then the hours of its group count.
     #[arg(long, value_parser = hours_or_none, value_name = "HOURS")]
     off_peak: Vec<OrNone<OffPeak>>,
+    /// What it is called: one line of at most 128 bytes. It is in no record, and can be erased.
+    #[arg(long, value_parser = name)]
+    name: Option<DisplayName>,
+}
+
+/// Reads what a tenant is called.
+fn name(text: &str) -> Result<DisplayName, String> {
+    text.parse().map_err(|error: NameError| error.to_string())
 }
 
 /// Reads the name of a time zone.
@@ -121,8 +136,20 @@ impl Tenant {
                 let moved = client.move_tenant(id, &ParentSet { parent })?;
                 return context.printer.item(&moved, &moved_fields(&moved));
             }
-            Tenant::Create(Create { id, parent }) => {
-                client.create_tenant(&TenantCreate { id, parent })?
+            Tenant::EraseName(Show { id }) => {
+                known(&client, id)?;
+                client.erase_name(id)?;
+                known(&client, id)?
+            }
+            Tenant::Create(Create { id, parent, name }) => {
+                let created = client.create_tenant(&TenantCreate { id, parent })?;
+                match name {
+                    None => created,
+                    Some(name) => {
+                        let name = client.name_tenant(id, &NameSet { name })?.name;
+                        TenantView { name, ..created }
+                    }
+                }
             }
         };
         context.printer.item(&tenant, &fields(&tenant))
@@ -143,15 +170,19 @@ impl Set {
         let has_budget = self.budget.is_some() || self.gpu_hours.is_some();
         let has_terms = self.weight.is_some() || has_budget || self.reclaim.is_some();
         let has_hours = self.time_zone.is_some() || !self.off_peak.is_empty();
-        if !has_terms && !has_hours {
+        if !has_terms && !has_hours && self.name.is_none() {
             return Err(Failure::usage(
-                "say what to set: --weight, --budget, --gpu-hours, --reclaim, --time-zone or --off-peak",
+                "say what to set: --name, --weight, --budget, --gpu-hours, --reclaim, --time-zone or \
+                 --off-peak",
             ));
         }
         let tenant = known(client, self.id)?;
         if has_hours {
             let calendar = self.calendar(tenant.calendar.as_ref())?;
             client.set_calendar(self.id, &CalendarSet { calendar })?;
+        }
+        if let Some(name) = self.name.clone() {
+            client.name_tenant(self.id, &NameSet { name })?;
         }
         if has_terms {
             client.set_terms(self.id, &self.terms(&tenant)?)?;
@@ -269,6 +300,7 @@ fn list(context: &Context, tenants: &[TenantView]) -> Outcome<()> {
         Column::number("HOLD"),
         Column::text("CURRENCY"),
         Column::text("QUOTAS"),
+        Column::text("NAME"),
     ];
     let mut table = Table::new(&columns, "no tenants that this token may see");
     for tenant in tenants {
@@ -279,14 +311,20 @@ fn list(context: &Context, tenants: &[TenantView]) -> Outcome<()> {
             show_money(tenant.hold.amount),
             tenant.hold.currency.to_string(),
             quotas(tenant).join(", "),
+            called(tenant),
         ]);
     }
     context.printer.list(&tenants, &table)
 }
 
+fn called(tenant: &TenantView) -> String {
+    tenant.name.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
 fn fields(tenant: &TenantView) -> Vec<(&'static str, String)> {
     vec![
         ("tenant", tenant.id.to_string()),
+        ("name", called(tenant)),
         ("parent", tenant.parent.map_or_else(|| "-".to_owned(), |parent| parent.to_string())),
         ("created", tenant.created_at.to_string()),
         ("open requests", tenant.open_requests.to_string()),

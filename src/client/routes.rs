@@ -3,10 +3,11 @@
 use serde_json::Value;
 use sublet_protocol::api::{
     AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, CheckpointView, ClusterCreate,
-    ClusterView, ExtensionView, LeaseView, LedgerState, LevelSet, NodeRemoved, NodeView, OfferPage,
-    ParentSet, ParentView, PeriodClose, PeriodsView, PlanView, PriceSet, PriceView, ProofView,
-    QuotaSet, QuotaView, RecallCreate, RecallView, ReconciliationView, RequestView, StatementView,
-    StatusView, TenantCreate, TenantView, TermsSet, TermsView, VerifyView, WhyView,
+    ClusterView, ExtensionView, LeaseView, LedgerState, LevelSet, NameSet, NameView, NodeRemoved,
+    NodeView, OfferPage, ParentSet, ParentView, PeriodClose, PeriodsView, PlanView, PriceSet,
+    PriceView, ProofView, QuotaSet, QuotaView, RecallCreate, RecallView, ReconciliationView,
+    RequestView, StatementView, StatusView, TenantCreate, TenantView, TermsSet, TermsView,
+    VerifyView, WhyView,
 };
 use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
 use ureq::http::Method;
@@ -215,6 +216,16 @@ impl Client {
         calendar: &CalendarSet,
     ) -> Outcome<CalendarView> {
         self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/calendar"), Some(calendar))
+    }
+
+    /// Sets what a tenant is called.
+    pub(crate) fn name_tenant(&self, tenant: TenantId, name: &NameSet) -> Outcome<NameView> {
+        self.change(&Method::PUT, &format!("/v1/tenants/{tenant}/name"), Some(name))
+    }
+
+    /// Erases what a tenant is called.
+    pub(crate) fn erase_name(&self, tenant: TenantId) -> Outcome<NameView> {
+        self.change(&Method::DELETE, &format!("/v1/tenants/{tenant}/name"), NOTHING)
     }
 
     /// Moves a tenant to another group.

@@ -78,7 +78,7 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
                 entry.calendar.clone_from(calendar);
             }
         }
-        Event::TenantOverAdmitted { .. } => {}
+        Event::TenantOverAdmitted { .. } | Event::TenantNamed { .. } => {}
         Event::ClusterCreated { cluster, owner, region, devices_max } => {
             let fresh = Cluster {
                 owner: *owner,

@@ -48,8 +48,8 @@ pub use policy::PolicySet;
 pub use problem::{FieldError, Problem};
 pub use reconciliation::{BookGapView, LeakKindView, LeakView, ReconciliationView};
 pub use registry::{
-    ClusterCreate, ClusterView, NodeClock, NodeRemoved, NodeView, PriceSet, PriceView,
-    QuotaFigures, QuotaSet, QuotaView, TenantCreate, TenantView,
+    ClusterCreate, ClusterView, NameSet, NameView, NodeClock, NodeRemoved, NodeView, PriceSet,
+    PriceView, QuotaFigures, QuotaSet, QuotaView, TenantCreate, TenantView,
 };
 pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,

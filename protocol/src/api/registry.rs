@@ -6,6 +6,7 @@ use super::amounts::word;
 use super::{BudgetView, Money, Time, Whole};
 use crate::calendar::Calendar;
 use crate::ids::{ClusterId, GpuModel, NodeId, Region, TenantId};
+use crate::names::DisplayName;
 use crate::quotas::{Basis, Quota, Reclaim};
 use crate::requests::Tier;
 use crate::units::GpuMilli;
@@ -51,6 +52,29 @@ pub struct TenantView {
     /// When it is off-peak for it, if it has hours of its own; else those of its group count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calendar: Option<Calendar>,
+    /// What it is called, if that was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<DisplayName>,
+}
+
+/// What a tenant is to be called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NameSet {
+    /// The name: one line of at most 128 bytes.
+    pub name: DisplayName,
+}
+
+/// What a tenant is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NameView {
+    /// Which tenant.
+    pub tenant: TenantId,
+    /// Its name; none if it was erased.
+    pub name: Option<DisplayName>,
 }
 
 /// A quota to be set.

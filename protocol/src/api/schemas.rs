@@ -11,6 +11,7 @@ use crate::ids::{
     CellId, ClusterId, CommandId, DeviceId, GpuModel, LeaseId, NodeId, Project, Region, RequestId,
     TenantId,
 };
+use crate::names::DisplayName;
 use crate::units::{Permille, Seconds};
 
 const NAME: &str = "^[a-z0-9-]{1,32}$";
@@ -33,6 +34,7 @@ text!("^l-[0-7][0-9a-hjkmnp-tv-z]{25}$", LeaseId);
 text!("^r-[0-7][0-9a-hjkmnp-tv-z]{25}$", RequestId);
 text!("^c-[0-7][0-9a-hjkmnp-tv-z]{25}$", CommandId);
 text!(DEVICE, DeviceId);
+text!("^.{1,128}$", DisplayName);
 
 impl PartialSchema for Time {
     fn schema() -> RefOr<Schema> {

@@ -126,6 +126,7 @@ fn all_commands() -> Vec<Command> {
         Command::RemoveNode { cluster: cluster(), node: node() },
         Command::RaiseFeatureLevel { level: 2 },
         Command::ClosePeriod { until: Timestamp::new(1_775_001_600_000) },
+        Command::NameTenant { tenant: tenant(), name: Some("Zürich / 团队".parse().unwrap()) },
     ]
 }
 
@@ -143,7 +144,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 31, "a command has no sample");
+    assert_eq!(all.len(), 32, "a command has no sample");
     [all, promises()].concat()
 }
 
@@ -303,6 +304,7 @@ fn lease_events() -> Vec<Event> {
             from: Timestamp::new(1_772_323_200_000),
             until: Timestamp::new(1_775_001_600_000),
         },
+        Event::TenantNamed { tenant: tenant(), is_named: true },
     ]
 }
 
@@ -321,6 +323,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 43, "an event has no sample");
+    assert_eq!(all.len(), 44, "an event has no sample");
     all
 }

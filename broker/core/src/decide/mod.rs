@@ -122,6 +122,9 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
         Command::DeclareStalled { lease, unused } => {
             stalled::declare(state, actor, *lease, *unused, now)
         }
+        Command::NameTenant { tenant, name } => {
+            tenants::name(state, actor, *tenant, name.is_some())
+        }
         Command::ClosePeriod { until } => setup::close_period(state, actor, *until, now),
         Command::RemoveNode { cluster, node } => {
             supply::remove_node(state, actor, (*cluster, *node))

@@ -112,6 +112,15 @@ pub(super) fn set_calendar(
     Ok(vec![Event::CalendarSet { tenant, calendar: calendar.cloned() }])
 }
 
+/// The rules see that there is a name and never the name: it is in no record and not in the state.
+pub(super) fn name(state: &State, actor: &Actor, tenant: TenantId, is_named: bool) -> Decision {
+    only_operator(actor)?;
+    if !state.tenants.contains_key(&tenant) {
+        return Err(Rejection::TenantMissing);
+    }
+    Ok(vec![Event::TenantNamed { tenant, is_named }])
+}
+
 /// What a cut budget does to leases that it no longer covers: the oldest keep what they may cost as
 /// long as the budget lasts, the others end where it does.
 ///

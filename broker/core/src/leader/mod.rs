@@ -325,6 +325,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::NodeRemoved { .. }
         | Event::PeriodClosed { .. }
         | Event::TenantOverAdmitted { .. }
+        | Event::TenantNamed { .. }
         | Event::LeaseCapped { .. }
         | Event::CheckpointReported { .. }
         | Event::LeaseRecalled { .. }

@@ -6,6 +6,7 @@ mod clusters;
 mod health;
 mod leases;
 mod ledger;
+mod names;
 mod offers;
 mod page;
 mod plan;
@@ -59,6 +60,7 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(tenants::show))
         .routes(routes!(tenants::set_quota))
         .routes(routes!(terms::set))
+        .routes(routes!(names::set, names::erase))
         .routes(routes!(terms::set_calendar))
         .routes(routes!(terms::move_to))
         .routes(routes!(tenants::quotas))

@@ -40,7 +40,11 @@ pub(crate) async fn list(
         let items = seen.map(|(id, tenant)| (id.to_string(), views::tenant(*id, tenant, state)));
         page(items, limit)
     });
-    Ok(Answer(read.await?))
+    let mut tenants = read.await?;
+    for tenant in &mut tenants.items {
+        tenant.name = app.cell.name_of(tenant.id);
+    }
+    Ok(Answer(tenants))
 }
 
 /// Adds a tenant.
@@ -88,7 +92,8 @@ pub(crate) async fn show(
         let tenant = state.tenants().get(&id).filter(|_| reader.scope.sees(id))?;
         Some(views::tenant(id, tenant, state))
     });
-    read.await?.map(Answer).ok_or_else(ApiError::not_found)
+    let tenant = read.await?.ok_or_else(ApiError::not_found)?;
+    Ok(Answer(TenantView { name: app.cell.name_of(id), ..tenant }))
 }
 
 /// Sets how much of a GPU model a tenant may hold, borrow and lend.

@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 45] = [
+const ROUTES: [(&str, &str, &[&str]); 47] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -29,6 +29,8 @@ const ROUTES: [(&str, &str, &[&str]); 45] = [
     ("put", "/v1/tenants/{tenant}/terms", &["operator"]),
     ("put", "/v1/tenants/{tenant}/parent", &["operator"]),
     ("put", "/v1/tenants/{tenant}/calendar", &["operator"]),
+    ("put", "/v1/tenants/{tenant}/name", &["operator"]),
+    ("delete", "/v1/tenants/{tenant}/name", &["operator"]),
     ("get", "/v1/quotas", READERS),
     ("get", "/v1/clusters", READERS),
     ("post", "/v1/clusters", &["operator"]),

@@ -7,6 +7,7 @@ mod defer;
 mod document;
 mod life;
 mod matrix;
+mod names;
 mod page;
 mod proofs;
 mod reconciliation;

@@ -33,6 +33,7 @@ pub(crate) fn tenant(id: TenantId, tenant: &Tenant, state: &State) -> TenantView
         open_requests: tenant.open_requests(),
         hold: Money::new(tenant.hold(), currency),
         calendar: tenant.calendar().cloned(),
+        name: None,
     }
 }
 
@@ -87,6 +88,7 @@ pub(crate) fn tenant_created(record: &Record, currency: Currency) -> Option<Tena
         open_requests: 0,
         hold: Money::new(MicroCredits::ZERO, currency),
         calendar: None,
+        name: None,
     })
 }
 

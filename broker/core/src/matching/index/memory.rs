@@ -261,6 +261,7 @@ impl Index {
             | Event::NodeRemoved { .. }
             | Event::PeriodClosed { .. }
             | Event::TenantOverAdmitted { .. }
+            | Event::TenantNamed { .. }
             | Event::TenantCreated { .. }
             | Event::CalendarSet { .. }
             | Event::ClusterCreated { .. } => {}
