@@ -10,8 +10,10 @@ use sublet_core::leader::{LeakKind, Reconciliation};
 use sublet_core::{Lease, State};
 use sublet_ledger::accounts::Accounts;
 use sublet_protocol::ids::LeaseId;
+use sublet_protocol::units::Timestamp;
 use tokio::sync::{Notify, oneshot};
 
+use crate::behind::may_be_behind;
 use crate::cell::{Cell, Parts};
 use crate::error::Error;
 use crate::forward::{Answer, Question};
@@ -97,17 +99,26 @@ impl Parts {
     /// [`Error::NotLeader`].
     pub(crate) async fn reconcile_here(&self) -> Result<Reconciled, Error> {
         let asked = self.asked.ask();
-        let agents = match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(Ok(agents)) => agents,
-            Ok(Err(_)) | Err(_) => return Err(Error::NotLeader { leader: None }),
-        };
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(agents)) => Ok(self.with_books(agents)),
+            Ok(Err(_)) | Err(_) => Err(Error::NotLeader { leader: None }),
+        }
+    }
+
+    /// What a broker that does not lead knows by itself: its books, and of no agent anything.
+    fn reconcile_behind(&self, at: Timestamp) -> Reconciled {
+        let unknown = self.machine.read(|state| state.nodes().keys().copied().collect());
+        self.with_books(Reconciliation { at, reported: 0, unknown, leaks: Vec::new() })
+    }
+
+    fn with_books(&self, agents: Reconciliation) -> Reconciled {
         // What was committed meanwhile is settled for both.
         let (leases, mut books) =
             self.machine.read_booked(|state, books| (state.leases().len(), gaps(state, books)));
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let (leases, gaps) = (count(leases), count(books.len()));
         books.truncate(GAPS_MAX);
-        Ok(Reconciled { agents, leases, gaps, books })
+        Reconciled { agents, leases, gaps, books }
     }
 }
 
@@ -116,12 +127,15 @@ impl Cell {
     ///
     /// # Errors
     /// [`Error::NotLeader`]: there is no leader, or it has just begun. [`Error::Unknown`]: it did not
-    /// answer.
+    /// answer. Within [`behind`](crate::behind) neither is an error: of agents nothing is known then.
     pub async fn reconcile(&self) -> Result<Reconciled, Error> {
         let parts = self.parts();
         let leadership = *parts.raft.leadership().borrow();
         if leadership.is_leader || self.listens().is_none() {
             return parts.reconcile_here().await;
+        }
+        if may_be_behind() {
+            return Ok(parts.reconcile_behind(self.now()));
         }
         match parts.ask_leader(&Question::Reconcile).await? {
             Answer::Reconciled(found) => Ok(found),
