@@ -7,7 +7,7 @@
 
 use sublet_protocol::units::{MiB, Millis};
 
-use crate::probe::{Health, OwnerQueue, Percent, Sample};
+use crate::probe::{Health, Layout, OwnerQueue, Percent, Sample};
 
 /// What quiet means and how long it must last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub enum Missing {
     OwnerQueue,
     /// Health.
     Health,
+    /// Whether it is a whole GPU.
+    Layout,
 }
 
 /// What one sample says by itself.
@@ -60,6 +62,8 @@ pub enum Look {
     Busy,
     /// It must not be used.
     Sick,
+    /// It is a GPU that is divided. Its parts may be lent, never the whole.
+    Divided,
     /// A reading is missing, so nothing can be said.
     Unknown(Missing),
 }
@@ -70,6 +74,9 @@ pub enum Look {
 pub fn look(rule: &IdleRule, sample: &Sample) -> Look {
     if matches!(sample.health, Health::Unhealthy | Health::Degraded) {
         return Look::Sick;
+    }
+    if sample.layout == Layout::Divided {
+        return Look::Divided;
     }
     let is_working = sample.utilisation.is_some_and(|u| u > rule.utilisation_max);
     let is_queued = sample.owner_queue == Some(OwnerQueue::Something);
@@ -94,6 +101,7 @@ pub fn look(rule: &IdleRule, sample: &Sample) -> Look {
         (sample.processes.is_none(), Missing::Processes),
         (sample.owner_queue.is_none(), Missing::OwnerQueue),
         (sample.health == Health::Unknown, Missing::Health),
+        (sample.layout == Layout::Unknown, Missing::Layout),
     ];
     if let Some((_, missing)) = missing.into_iter().find(|(is_missing, _)| *is_missing) {
         return Look::Unknown(missing);

@@ -3,7 +3,7 @@
 use sublet_protocol::ids::{DeviceId, GpuModel};
 
 use super::*;
-use crate::probe::ProcessId;
+use crate::probe::{ProcessId, Vitals};
 
 const MINUTE: u64 = 60_000;
 
@@ -11,13 +11,15 @@ fn quiet() -> Sample {
     Sample {
         device: DeviceId::new(1),
         model: GpuModel::new("a100-80gb").unwrap(),
-        memory_total: MiB::new(81_920),
+        layout: Layout::Whole,
+        memory_total: Some(MiB::new(81_920)),
         memory_used: Some(MiB::new(600)),
         memory_driver: Some(MiB::new(600)),
         utilisation: Some(Percent::ZERO),
         processes: Some(vec![]),
         owner_queue: Some(OwnerQueue::Nothing),
         health: Health::Healthy,
+        vitals: Vitals::default(),
     }
 }
 

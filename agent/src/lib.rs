@@ -9,9 +9,11 @@
 
 pub mod probe;
 
+pub mod health;
 pub mod idle;
 pub mod usage;
 pub mod watch;
+pub mod xid;
 
 pub mod durable;
 pub mod session;

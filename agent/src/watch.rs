@@ -122,7 +122,7 @@ mod tests {
     use sublet_protocol::units::MiB;
 
     use super::*;
-    use crate::probe::Percent;
+    use crate::probe::{Layout, Percent, Vitals};
 
     const DEVICE: DeviceId = DeviceId::new(1);
     const GUEST: ProcessId = ProcessId(77);
@@ -131,13 +131,15 @@ mod tests {
         Sample {
             device: DEVICE,
             model: GpuModel::new("a100-80gb").unwrap(),
-            memory_total: MiB::new(81_920),
+            layout: Layout::Whole,
+            memory_total: Some(MiB::new(81_920)),
             memory_used: Some(MiB::new(600)),
             memory_driver: Some(MiB::new(600)),
             utilisation: Some(Percent::ZERO),
             processes: Some(vec![]),
             owner_queue: Some(OwnerQueue::Nothing),
             health: Health::Healthy,
+            vitals: Vitals::default(),
         }
     }
 

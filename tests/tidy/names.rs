@@ -15,8 +15,8 @@ const OWNERS: [(&str, &str); 10] = [
     ("bincode", "protocol/src/codec.rs"),
     ("ort", "predictor/src/onnx.rs"),
     ("ort_tract", "predictor/src/onnx.rs"),
-    ("nvml_wrapper", "agent/src/probe/nvml.rs"),
-    ("nvml_wrapper_sys", "agent/src/probe/nvml.rs"),
+    ("nvml_wrapper", "agent/src/probe/nvml/"),
+    ("nvml_wrapper_sys", "agent/src/probe/nvml/"),
 ];
 
 fn check(file: &SourceFile) -> Vec<Violation> {

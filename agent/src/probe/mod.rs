@@ -4,10 +4,15 @@
 //! whether unknown may be lent is judged in [`crate::idle`], and the answer there is no. Devices
 //! are known by UUID, never by index.
 
+mod judged;
+pub mod nvml;
 pub mod sim;
+mod vitals;
 
 use sublet_protocol::ids::{DeviceId, GpuModel};
 use sublet_protocol::units::{MiB, Millis};
+
+pub use vitals::{Cause, Ecc, Rows, Unread, Vitals};
 
 /// A share of a device's time, 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,8 +68,10 @@ pub struct Sample {
     pub device: DeviceId,
     /// Its model.
     pub model: GpuModel,
+    /// What of a GPU it is.
+    pub layout: Layout,
     /// All its memory.
-    pub memory_total: MiB,
+    pub memory_total: Option<MiB>,
     /// Memory in use, the driver's own share included.
     pub memory_used: Option<MiB>,
     /// What the driver itself takes with nothing running.
@@ -77,10 +84,36 @@ pub struct Sample {
     pub owner_queue: Option<OwnerQueue>,
     /// Its health.
     pub health: Health,
+    /// What else was read, for health and for the record.
+    pub vitals: Vitals,
+}
+
+/// What of a GPU a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// All of a GPU that is not divided.
+    Whole,
+    /// A GPU in MIG mode, or one that serves virtual GPUs. Its parts may be lent, never the whole.
+    Divided,
+    /// A MIG instance.
+    Instance(Instance),
+    /// The driver does not say. Such a GPU may be divided.
+    Unknown,
+}
+
+/// Where a MIG instance is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instance {
+    /// The GPU it is a part of.
+    pub gpu: DeviceId,
+    /// The driver's number of its GPU instance.
+    pub gpu_instance: u32,
+    /// The driver's profile id and first memory slice, where they can be read.
+    pub placement: Option<(u32, u32)>,
 }
 
 /// Why a look at the devices failed.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// The driver's library does not answer.
     #[error("the GPU driver does not answer (code {code})")]
@@ -88,6 +121,24 @@ pub enum Error {
         /// The driver's own error number.
         code: u32,
     },
+    /// There is no library of the driver, or it cannot be loaded.
+    #[error("the GPU driver's library cannot be loaded")]
+    NoLibrary,
+    /// The driver is not loaded, or is another version than its library.
+    #[error("the GPU driver is not loaded, or not the one its library is for")]
+    NoDriver,
+    /// The agent may not talk to the driver.
+    #[error("no permission to talk to the GPU driver")]
+    NoPermission,
+    /// A call into the driver does not come back.
+    #[error("the GPU driver has not come back from a call for {} ms", waited.get())]
+    Hung {
+        /// Since the call began.
+        waited: Millis,
+    },
+    /// The thread that talks to the driver has ended.
+    #[error("the thread that reads the GPU driver has stopped")]
+    Stopped,
 }
 
 /// Reads a node's devices. Time is passed in; a probe has no clock.

@@ -6,7 +6,7 @@
 use sublet_protocol::ids::{DeviceId, GpuModel};
 use sublet_protocol::units::{MiB, Millis};
 
-use super::{Error, Health, OwnerQueue, Percent, Probe, ProcessId, Sample};
+use super::{Error, Health, Layout, OwnerQueue, Percent, Probe, ProcessId, Sample, Vitals};
 
 /// Number of the simulated owner's process on the first device. Linux gives no number above 2²².
 pub const OWNER_PROCESS_FIRST: u32 = 1_000_000_000;
@@ -156,7 +156,8 @@ fn seen(device: &Device, place: usize, owner_use: Option<(Percent, MiB)>) -> Sam
     Sample {
         device: device.id,
         model: device.model,
-        memory_total: device.memory_total,
+        layout: Layout::Whole,
+        memory_total: Some(device.memory_total),
         memory_used: Some(MiB::new(used.min(device.memory_total.get()))),
         memory_driver: Some(device.memory_driver),
         utilisation: Some(utilisation),
@@ -166,6 +167,7 @@ fn seen(device: &Device, place: usize, owner_use: Option<(Percent, MiB)>) -> Sam
             None => OwnerQueue::Nothing,
         }),
         health: Health::Healthy,
+        vitals: Vitals::default(),
     }
 }
 
@@ -173,13 +175,15 @@ fn blind(device: &Device) -> Sample {
     Sample {
         device: device.id,
         model: device.model,
-        memory_total: device.memory_total,
+        layout: Layout::Whole,
+        memory_total: Some(device.memory_total),
         memory_used: None,
         memory_driver: None,
         utilisation: None,
         processes: None,
         owner_queue: None,
         health: Health::Unknown,
+        vitals: Vitals::default(),
     }
 }
 

@@ -7,7 +7,9 @@
 )]
 
 mod driver;
+mod fake;
 mod guard;
 mod node;
+mod nvml;
 mod process;
 mod support;

@@ -3,7 +3,7 @@
 //! now and then. In the other worlds, and on nodes that lie, an agent is told what is there.
 
 use sublet_agent::idle::IdleRule;
-use sublet_agent::probe::{Health, OwnerQueue, Percent, ProcessId, Sample};
+use sublet_agent::probe::{Health, Layout, OwnerQueue, Percent, ProcessId, Sample, Vitals};
 use sublet_agent::watch::{Guests, Watch};
 use sublet_protocol::units::{MiB, Millis};
 
@@ -110,13 +110,15 @@ impl World {
         let mut sample = Sample {
             device: id,
             model: model(),
-            memory_total: MEMORY,
+            layout: Layout::Whole,
+            memory_total: Some(MEMORY),
             memory_used: Some(if is_quiet { DRIVER } else { MEMORY }),
             memory_driver: Some(DRIVER),
             utilisation: Some(Percent::saturating(if is_quiet { 0 } else { 95 })),
             processes: Some(processes),
             owner_queue: Some(owner_queue),
             health: Health::Healthy,
+            vitals: Vitals::default(),
         };
         if !self.is_calm && self.eyes.random.chance(1, MISSING) {
             self.faults.count(Fault::ReadingMissing);
