@@ -4,11 +4,14 @@
 //! example.org/berlin
 //! 4096
 //! CsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=
+//! charges 12 9Xa3mDQmFCuQjyfO2kFqYnAyAk3G0oPCnPtu5lPpNsk=
 //!
 //! — example.org/berlin Az3grlgtzPICa5OS8npVmf1Myq/5IZniMp+ZJurmRDeO…
 //! ```
 //!
-//! The key of a cell signs the tree up to the end of each segment. The origin is the key's name.
+//! The key of a cell signs the tree up to the end of each segment. The origin is the key's name. The
+//! extension line `charges` has the number of tenants and the root over their chains of charges
+//! ([`chains`](crate::chains)); other readers of checkpoints pass over it.
 
 use std::str::FromStr;
 
@@ -18,21 +21,36 @@ use base64::engine::general_purpose::STANDARD;
 use crate::merkle::{Hash, TreeHead};
 use crate::note::{Note, NoteError, PrivateKey, PublicKey, Signed};
 
+const CHARGES: &str = "charges ";
+
 /// A checkpoint that could be read. Who signed it is asked by [`Checkpoint::signed_by`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
     origin: String,
     head: TreeHead,
+    charges: Option<TreeHead>,
     note: Note,
 }
 
 impl Checkpoint {
-    /// The checkpoint of `head` that `key` signs.
+    /// The checkpoint of `head` that `key` signs, with nothing about charges.
     pub fn sign(head: TreeHead, key: &PrivateKey) -> Self {
+        Self::signed(head, None, key)
+    }
+
+    /// The checkpoint of `head` that `key` signs; `charges` are those of the same records.
+    pub fn sign_with_charges(head: TreeHead, charges: TreeHead, key: &PrivateKey) -> Self {
+        Self::signed(head, Some(charges), key)
+    }
+
+    fn signed(head: TreeHead, charges: Option<TreeHead>, key: &PrivateKey) -> Self {
         let origin = key.public().name().to_owned();
-        let text = format!("{origin}\n{}\n{}\n", head.size, to_base64(&head.root));
+        let mut text = format!("{origin}\n{}\n{}\n", head.size, to_base64(&head.root));
+        if let Some(TreeHead { size, root }) = charges {
+            text.push_str(&format!("{CHARGES}{size} {}\n", to_base64(&root)));
+        }
         let line = key.sign(&text, 0);
-        Self { origin, head, note: Note::new(text, vec![line]) }
+        Self { origin, head, charges, note: Note::new(text, vec![line]) }
     }
 
     /// Which ledger it is of.
@@ -43,6 +61,11 @@ impl Checkpoint {
     /// The tree that it is about.
     pub const fn head(&self) -> TreeHead {
         self.head
+    }
+
+    /// How many tenants have chains of charges and the root over them, if it names one.
+    pub const fn charges(&self) -> Option<TreeHead> {
+        self.charges
     }
 
     /// The note as it is sent and kept.
@@ -82,7 +105,18 @@ impl FromStr for Checkpoint {
         let (origin, size, root) = (line()?.to_owned(), line()?, line()?);
         let size = number(size).ok_or(NoteError::Malformed)?;
         let root = from_base64(root).ok_or(NoteError::Malformed)?;
-        Ok(Self { origin, head: TreeHead { size, root }, note })
+        let mut charges = None;
+        for line in lines.filter_map(|line| line.strip_prefix(CHARGES)) {
+            let read = line.split_once(' ').and_then(|(size, root)| {
+                Some(TreeHead { size: number(size)?, root: from_base64(root)? })
+            });
+            // Two of them would say two things.
+            if read.is_none() || charges.is_some() {
+                return Err(NoteError::Malformed);
+            }
+            charges = read;
+        }
+        Ok(Self { origin, head: TreeHead { size, root }, charges, note })
     }
 }
 
@@ -133,6 +167,23 @@ mod tests {
             bad[at] = if bad[at] == b'1' { b'2' } else { b'1' };
             let bad = String::from_utf8(bad).unwrap();
             assert!(!bad.parse::<Checkpoint>().is_ok_and(|bad| bad.is_of(key().public())), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_root_over_all_charges_is_signed_with_it_and_stands_there_once() {
+        let head = TreeHead { size: 4_096, root: Hash::of_leaf(b"root") };
+        let charges = TreeHead { size: 3, root: Hash::of_leaf(b"charges") };
+        let checkpoint = Checkpoint::sign_with_charges(head, charges, &key());
+        let text = checkpoint.to_string();
+        let again: Checkpoint = text.parse().unwrap();
+        assert_eq!((again.head(), again.charges()), (head, Some(charges)));
+        assert!(again.is_of(key().public()));
+        let other: Checkpoint = text.replace("\ncharges 3 ", "\ncharges 4 ").parse().unwrap();
+        assert!(!other.is_of(key().public()));
+        let line = text.lines().nth(3).unwrap();
+        for bad in [format!("{line}\n{line}"), "charges 3".into(), "charges 03 AA==".into()] {
+            assert!(text.replace(line, &bad).parse::<Checkpoint>().is_err(), "{bad}");
         }
     }
 

@@ -4,6 +4,7 @@
 //!   archive segments, read by index, lease, request, tenant and time.
 //! * [`merkle`]: the RFC 6962 tree over them; proofs and their checks.
 //! * [`accounts`]: the double-entry books folded from their lines.
+//! * [`chains`]: each tenant's charges in a row, so that a statement can be proven complete.
 //! * [`charges`]: every hold and charge computed again from records alone.
 //! * [`statement`]: what a borrower owes or a lender is owed for a period, to the cent
 //!   ([`periods`], [`rounding`]).
@@ -29,6 +30,7 @@
 pub mod accounts;
 mod archive;
 pub mod audit;
+pub mod chains;
 pub mod charges;
 pub mod checkpoint;
 pub mod disk;

@@ -11,7 +11,9 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 
 /// A SHA-256 hash of a leaf, a node or a root. Shown as 64 lower-case hexadecimal digits.
@@ -56,6 +58,39 @@ impl Hash {
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Why a text is not a hash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a hash is written as 64 lower-case hexadecimal digits")]
+pub struct HashError;
+
+impl FromStr for Hash {
+    type Err = HashError;
+
+    fn from_str(text: &str) -> Result<Self, HashError> {
+        let mut bytes = [0; Self::BYTES];
+        let pairs = text.as_bytes().chunks(2).zip(&mut bytes);
+        for (pair, byte) in pairs {
+            let digits = std::str::from_utf8(pair).map_err(|_| HashError)?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| HashError)?;
+        }
+        // One spelling only: neither capitals nor a sign nor another length.
+        let hash = Self(bytes);
+        if hash.to_string() == text { Ok(hash) } else { Err(HashError) }
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
     }
 }
 

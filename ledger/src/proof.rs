@@ -154,7 +154,7 @@ impl Fork {
     }
 }
 
-fn signed(checkpoint: &Checkpoint, key: &PublicKey) -> Result<(), Unproven> {
+pub(crate) fn signed(checkpoint: &Checkpoint, key: &PublicKey) -> Result<(), Unproven> {
     if checkpoint.origin() != key.name() {
         return Err(Unproven::OtherOrigin);
     }

@@ -14,6 +14,7 @@ use sublet_protocol::units::Timestamp;
 
 use crate::accounts::{Accounts, PostingError};
 use crate::audit::Class;
+use crate::chains::{Chains, Links};
 use crate::checkpoint::Checkpoint;
 use crate::error::{Damage, Error, SegmentFault};
 use crate::index::Postings;
@@ -163,6 +164,19 @@ pub enum Finding {
         /// The root of the folder's first records, as many as the kept checkpoint covers.
         prefix: Hash,
     },
+    /// A checkpoint that the key signed names other charges than the records have.
+    #[error(
+        "the checkpoint of {size} records names other charges than they have: root {} of {} tenants, \
+         not {} of {}", signed.root, signed.size, found.root, found.size
+    )]
+    OtherCharges {
+        /// Records that the checkpoint covers.
+        size: u64,
+        /// Tenants and the root over their chains, as signed.
+        signed: TreeHead,
+        /// The same, computed from the records.
+        found: TreeHead,
+    },
     /// A newer version of the program wrote the record.
     #[error("the record is of version {version}, which this program does not know")]
     UnknownRecord {
@@ -204,7 +218,7 @@ impl Finding {
             | Self::NotWitnessed
             | Self::RolledBack { .. } => Class::Damaged,
             Self::Fork { .. } => Class::Fork,
-            Self::Posting(_) | Self::Unbalanced => Class::Books,
+            Self::Posting(_) | Self::Unbalanced | Self::OtherCharges { .. } => Class::Books,
             Self::UnknownRecord { .. }
             | Self::UnknownSegment { .. }
             | Self::UnknownStore { .. } => Class::Version,
@@ -306,7 +320,9 @@ fn verify_segment(
         Ok(Some(index)) => return Err(Ok(Bad { index, finding: Finding::NotIndexed })),
         Err(error) => return Err(bad_of(error, first)),
     }
-    fold.end_segment(segment.seal(), journal.cell()).map_err(Ok)
+    fold.end_segment(segment.seal(), journal.cell()).map_err(Ok)?;
+    let newest = journal.checkpoint().filter(|newest| newest.head() == fold.frontier.head());
+    fold.check_charges(newest.and_then(Checkpoint::charges), first).map_err(Ok)
 }
 
 /// What `error` says about the journal, if it is about the journal.
@@ -340,6 +356,8 @@ pub(crate) struct Fold {
     first_time: Option<Timestamp>,
     /// The cell that the first record founds.
     founded: Option<CellId>,
+    /// Each tenant's chain of charges.
+    chains: Chains,
 }
 
 impl Fold {
@@ -363,6 +381,23 @@ impl Fold {
         self.sealed
     }
 
+    /// Each tenant's chain of charges.
+    pub(crate) const fn chains(&self) -> &Chains {
+        &self.chains
+    }
+
+    /// Whether `signed`, which a checkpoint of the records so far says of their charges, is so.
+    pub(crate) fn check_charges(&self, signed: Option<TreeHead>, first: u64) -> Result<(), Bad> {
+        let (size, found) = (self.frontier.size(), self.chains.head());
+        match signed {
+            Some(signed) if signed != found => {
+                let finding = Finding::OtherCharges { size, signed, found };
+                Err(Bad { index: first, finding })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// The books.
     pub(crate) fn into_accounts(self) -> Accounts {
         self.accounts
@@ -375,13 +410,14 @@ impl Fold {
 
     /// Checks the record that has to come next, number `index`, posts it and adds its hash.
     pub(crate) fn record(&mut self, index: u64, bytes: &[u8]) -> Result<Record, Bad> {
-        let record = self.book(index, bytes)?;
+        let (record, _) = self.book(index, bytes)?;
         self.frontier.append(Hash::of_leaf(bytes));
         Ok(record)
     }
 
-    /// Checks the record that has to come next, number `index`, and posts it.
-    pub(crate) fn book(&mut self, index: u64, bytes: &[u8]) -> Result<Record, Bad> {
+    /// Checks the record that has to come next, number `index`, and posts it; what it adds to the
+    /// chains of its tenants comes with it.
+    pub(crate) fn book(&mut self, index: u64, bytes: &[u8]) -> Result<(Record, Links), Bad> {
         let bad = |finding| Bad { index, finding };
         let record = decode_record(bytes).map_err(|error| bad(unreadable(&error)))?;
         if record.index != index {
@@ -400,7 +436,8 @@ impl Fold {
         }
         self.time = record.time;
         self.first_time.get_or_insert(record.time);
-        Ok(record)
+        let links = self.chains.take(&record, bytes);
+        Ok((record, links))
     }
 
     /// A segment begins with the next record.

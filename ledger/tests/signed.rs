@@ -12,6 +12,7 @@ use sublet_ledger::Journal;
 use sublet_ledger::journal::Cursor;
 use sublet_ledger::merkle::Hash;
 use sublet_ledger::note::{Kind, PrivateKey};
+use sublet_protocol::api::Time;
 use sublet_protocol::codec::encode_record;
 use sublet_protocol::ids::CommandId;
 use sublet_protocol::records::Record;
@@ -233,9 +234,12 @@ fn a_lease_is_proven_with_all_its_records_and_a_receipt_names_one_of_them() {
     let bytes = fs::metadata(dir.path().join("p")).unwrap().len();
     assert!(bytes <= 2_048, "{bytes} bytes");
     let leaf = Hash::of_leaf(&encode_record(&support::record(index)).unwrap());
-    let receipt = |index: u64, leaf: Hash| {
-        format!(r#"{{"origin":"example.org/berlin","index":{index},"leaf":"{leaf}","time":"x"}}"#)
+    let at = Time(support::record(index).time);
+    let receipt_of = |index: u64, leaf: Hash, time: Time| {
+        let origin = "example.org/berlin";
+        format!(r#"{{"origin":"{origin}","index":{index},"leaf":"{leaf}","time":"{time}"}}"#)
     };
+    let receipt = |index, leaf| receipt_of(index, leaf, at);
     let check = |receipt: String| {
         fs::write(dir.path().join("r"), receipt).unwrap();
         audit(dir.path(), &["check-proof", "p", "--receipt", "r", "--key", &public])
@@ -243,7 +247,9 @@ fn a_lease_is_proven_with_all_its_records_and_a_receipt_names_one_of_them() {
     assert_eq!(check(receipt(index, leaf)).0, 0);
     assert_eq!(check(receipt(index, Hash::of_leaf(b"other"))).0, 2);
     assert_eq!(check(receipt(index + 1, leaf)).0, 2);
-    assert_eq!(check("{}".to_owned()).0, 1);
+    assert_eq!(check("{}".to_owned()).0, 2);
+    let (code, out, _) = check(receipt_of(index, leaf, Time(support::record(index + 1).time)));
+    assert!(code == 2 && out.contains("as its time"), "{out}");
 }
 
 #[test]
@@ -272,7 +278,7 @@ fn no_changed_byte_of_a_proof_proves_anything_else() {
         bad[at] ^= 2;
         fs::write(dir.path().join("p"), &bad).unwrap();
         let (code, out, _) = audit(dir.path(), &["check-proof", "p", "--key", &public]);
-        assert!(code == 1 || code == 2, "byte {at}: {out}");
+        assert_eq!(code, 2, "byte {at}: {out}");
     }
 }
 

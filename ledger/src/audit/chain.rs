@@ -38,6 +38,8 @@ pub(super) struct Chain<'a> {
     folder: &'a Folder,
     trust: &'a Trust,
     next: u32,
+    /// What was signed beside the segment of the last step.
+    beside: Option<Checkpoint>,
     frontier: Frontier,
     signatures: Signatures,
     /// Records up to the newest kept checkpoint that this ledger extends.
@@ -61,6 +63,7 @@ impl<'a> Chain<'a> {
             folder,
             trust,
             next: 0,
+            beside: None,
             frontier: Frontier::new(),
             signatures,
             confirmed: 0,
@@ -83,6 +86,19 @@ impl<'a> Chain<'a> {
     /// Records up to the newest kept checkpoint that the ledger extends.
     pub(super) const fn confirmed(&self) -> u64 {
         self.confirmed
+    }
+
+    /// The checkpoint that the key signed beside the segment of the last step.
+    pub(super) const fn beside(&self) -> Option<&Checkpoint> {
+        self.beside.as_ref()
+    }
+
+    /// What checkpoints of just the records so far say of their charges: the one beside the segment
+    /// of the last step, and those that were kept.
+    pub(super) fn charges(&self) -> impl Iterator<Item = TreeHead> {
+        let size = self.frontier.size();
+        let kept = self.trust.against.iter().filter(move |kept| kept.head().size == size);
+        self.beside.iter().chain(kept).filter_map(Checkpoint::charges)
     }
 
     /// The next segment, if there is one more; its bytes, hashes and checkpoint are good.
@@ -131,6 +147,7 @@ impl<'a> Chain<'a> {
 
     /// Checks the checkpoint beside segment `number`, which begins with record `first`.
     fn signed(&mut self, number: u32, first: u64) -> Result<(), Stop> {
+        self.beside = None;
         let file = self.folder.file(number, "ckpt");
         let Some(bytes) = read_capped(&file, NOTE_BYTES_MAX)? else { return Ok(()) };
         let text = String::from_utf8(bytes).ok();
@@ -155,7 +172,8 @@ impl<'a> Chain<'a> {
                 if !self.trust.witnesses.is_empty() && self.trust.is_witnessed(&found) {
                     self.signatures.witnessed = head.size;
                 }
-                self.signatures.newest = Some(found);
+                self.signatures.newest = Some(found.clone());
+                self.beside = Some(found);
                 Ok(())
             }
             Signed::No => Ok(()),

@@ -13,6 +13,8 @@ use super::folder::{Folder, FolderError};
 use super::tail::{Opened, StoreCopy, Tail};
 use super::trust::{Signatures, Trust};
 use crate::accounts::Accounts;
+use crate::chains::{Chains, Links};
+use crate::checkpoint::Checkpoint;
 use crate::error::{Damage, SegmentFault};
 use crate::index::Postings;
 use crate::merkle::Hash;
@@ -83,6 +85,20 @@ impl Outcome {
     }
 }
 
+/// What a check has found good.
+#[derive(Debug)]
+pub enum Seen<'a> {
+    /// The next record, and what it adds to the chains of its tenants if it is sealed.
+    Record(&'a Record, &'a Links),
+    /// The end of a segment.
+    Sealed {
+        /// What the key signed about the records so far, if it did.
+        checkpoint: Option<&'a Checkpoint>,
+        /// The chains of charges over them.
+        chains: &'a Chains,
+    },
+}
+
 /// A check of one folder.
 #[derive(Debug)]
 pub struct Audit<'a> {
@@ -118,8 +134,23 @@ impl<'a> Audit<'a> {
     /// As [`Audit::run`].
     pub fn run_visiting(
         &self,
-        mut progress: impl FnMut(Progress),
+        progress: impl FnMut(Progress),
         mut visit: impl FnMut(&Record),
+    ) -> Result<Outcome, FolderError> {
+        self.run_watching(progress, |seen| match seen {
+            Seen::Record(record, _) => visit(record),
+            Seen::Sealed { .. } => {}
+        })
+    }
+
+    /// As [`Audit::run_visiting`], and tells of each segment's end with what was signed there.
+    ///
+    /// # Errors
+    /// As [`Audit::run`].
+    pub fn run_watching(
+        &self,
+        mut progress: impl FnMut(Progress),
+        mut visit: impl FnMut(Seen<'_>),
     ) -> Result<Outcome, FolderError> {
         let chain = Chain::new(self.folder, &self.trust)?;
         let (fold, store) = (Fold::default(), None);
@@ -196,7 +227,7 @@ struct Run<'a> {
     chain: Chain<'a>,
     fold: Fold,
     store: Option<StoreCopy>,
-    visit: &'a mut dyn FnMut(&Record),
+    visit: &'a mut dyn FnMut(Seen<'_>),
 }
 
 impl Run<'_> {
@@ -206,8 +237,8 @@ impl Run<'_> {
         let mut postings = Postings::default();
         self.fold.begin_segment();
         for (index, bytes) in segment.records() {
-            let record = self.fold.book(index, bytes)?;
-            (self.visit)(&record);
+            let (record, links) = self.fold.book(index, bytes)?;
+            (self.visit)(Seen::Record(&record, &links));
             if self.store.is_some() {
                 postings.add(&record);
             }
@@ -215,6 +246,11 @@ impl Run<'_> {
         let cell = self.folder.cell().expect("a segment was read under its name");
         self.fold.end_segment(&seal, cell)?;
         self.fold.hashed(self.chain.frontier().clone());
+        for signed in self.chain.charges() {
+            self.fold.check_charges(Some(signed), seal.first)?;
+        }
+        let (checkpoint, chains) = (self.chain.beside(), self.fold.chains());
+        (self.visit)(Seen::Sealed { checkpoint, chains });
         let indexed = self.store.as_ref().filter(|store| seal.number < store.segments());
         match indexed.map(|store| store.not_indexed(seal.first, &postings)) {
             None | Some(Ok(None)) => Ok(()),
@@ -245,7 +281,7 @@ impl Run<'_> {
         let read = store.visit(sealed, |index, bytes| {
             if wrong.is_none() {
                 match fold.record(index, bytes) {
-                    Ok(record) => visit(&record),
+                    Ok(record) => visit(Seen::Record(&record, &Vec::new())),
                     Err(bad) => wrong = Some(bad),
                 }
             }

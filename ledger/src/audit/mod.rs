@@ -12,7 +12,7 @@ mod prove;
 mod tail;
 mod trust;
 
-pub use self::check::{Audit, Class, Outcome, Progress, check};
+pub use self::check::{Audit, Class, Outcome, Progress, Seen, check};
 pub use self::folder::{Folder, FolderError};
 pub use self::prove::{ProveError, Prover};
 pub use self::tail::Tail;

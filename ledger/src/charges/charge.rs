@@ -3,7 +3,7 @@
 use sublet_protocol::events::{Event, Settlement};
 use sublet_protocol::ids::Region;
 use sublet_protocol::leases::{EndReason, LeaseTerms};
-use sublet_protocol::money::{MicroCredits, cost_half_even};
+use sublet_protocol::money::{MicroCredits, Price, cost_half_even};
 use sublet_protocol::records::Record;
 use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
@@ -132,12 +132,58 @@ impl Charge {
         self.measured.saturating_sub(self.settlement.billed)
     }
 
+    /// Its parts that count in `[from, until)`; see [`Billed::parts`].
+    #[must_use]
+    pub fn parts(&self, from: Timestamp, until: Timestamp) -> Vec<Part> {
+        self.billed().parts(from, until)
+    }
+
+    /// What of cost and fee falls before an instant; see [`Billed::up_to`].
+    pub(crate) fn up_to(&self, instant: Timestamp) -> (MicroCredits, MicroCredits) {
+        self.billed().up_to(instant)
+    }
+
+    /// All that its parts depend on.
+    #[must_use]
+    pub fn billed(&self) -> Billed {
+        Billed {
+            begin: self.begin(),
+            settlement: self.settlement,
+            price: self.terms.price,
+            gpu: self.gpu(),
+            closed_until: self.closed_until,
+        }
+    }
+}
+
+/// The billed time of a charge and what it costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Billed {
+    /// Its first instant.
+    pub begin: Timestamp,
+    /// How long it is, and what was posted for it.
+    pub settlement: Settlement,
+    /// The price frozen at the grant.
+    pub price: Price,
+    /// The share of GPUs of all members together.
+    pub gpu: GpuMilli,
+    /// Everything before this instant was closed when it was settled.
+    pub closed_until: Timestamp,
+}
+
+impl Billed {
+    /// The first instant behind it.
+    #[must_use]
+    pub fn end(&self) -> Timestamp {
+        self.begin.after_millis(self.settlement.billed)
+    }
+
     /// Its parts that count in `[from, until)`, in order: at most one that its time was closed
     /// for, and one that it was not. Parts of spans that meet add up to the charge, to the
     /// micro-unit; a charge of nothing is one part of nothing.
     #[must_use]
     pub fn parts(&self, from: Timestamp, until: Timestamp) -> Vec<Part> {
-        let (begin, end) = (self.begin(), self.end());
+        let (begin, end) = (self.begin, self.end());
         let border = self.closed_until.clamp(begin, end);
         let is_in = |instant: Timestamp| from <= instant && instant < until;
         let mut parts = Vec::new();
@@ -172,11 +218,11 @@ impl Charge {
     /// differences and add up.
     pub(crate) fn up_to(&self, instant: Timestamp) -> (MicroCredits, MicroCredits) {
         let Settlement { billed, cost, fee } = self.settlement;
-        let span = instant.since(self.begin()).min(billed);
+        let span = instant.since(self.begin).min(billed);
         if span == billed {
             return (cost, fee);
         }
-        let part = cost_half_even(self.terms.price, self.gpu(), span);
+        let part = cost_half_even(self.price, self.gpu, span);
         let part = part.expect("a part of a charge that was written").min(cost);
         (part, share_half_even(fee, part, cost))
     }

@@ -8,10 +8,12 @@
 //! [`Charge`] is one lease's charge; statements and exports are made of them.
 
 mod charge;
+mod line;
 mod recount;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub(crate) use self::charge::divide_half_even;
-pub use self::charge::{Charge, Part};
+pub use self::charge::{Billed, Charge, Part};
+pub use self::line::ChargeLine;
 pub use self::recount::{ChargeError, Recount};

@@ -34,6 +34,7 @@ use self::sign::Signer;
 use self::tail::Tail;
 pub(crate) use self::tail::visit_tail;
 use crate::archive::Archive;
+use crate::chains::Chains;
 use crate::disk::Lock;
 use crate::merkle::{Hash, TreeHead};
 use crate::segment::Seal;
@@ -70,6 +71,8 @@ pub struct Journal {
     tail: Tail,
     /// Segments whose postings are in the store; all, unless a write failed.
     absorbed: u32,
+    /// The chains of charges over the sealed records.
+    charged: open::Charged,
     /// Behind the store's by at most what the log will replay.
     cursor: Option<Cursor>,
     /// Inner nodes of the tree over sealed records, as far as proofs were prepared.
@@ -111,6 +114,11 @@ impl Journal {
     /// Ledger time of the last record.
     pub const fn last_time(&self) -> Option<Timestamp> {
         self.tail.last_time
+    }
+
+    /// Each tenant's chain of charges, over the sealed records.
+    pub const fn chains(&self) -> &Chains {
+        &self.charged.chains
     }
 
     /// The segments sealed so far, in order.

@@ -4,11 +4,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use sublet_protocol::ids::CellId;
+use sublet_protocol::records::Record;
 
 use super::Journal;
 use super::meta::Meta;
 use super::tail::{self, Tail};
 use crate::archive::Archive;
+use crate::chains::{Chains, Keeping};
 use crate::disk::{Disk, Lock, RealDisk, SimulatedDisk, create_folders};
 use crate::error::{Damage, Error, SegmentFault};
 use crate::index::Postings;
@@ -32,8 +34,9 @@ impl Journal {
         let tail = Tail::after(archive.frontier().clone(), None);
         let store = Box::<MemoryStore>::default();
         let nodes = Mutex::default();
-        let (absorbed, cursor, signer, lock) = (0, None, None, None);
-        Self { cell, archive, store, tail, absorbed, cursor, nodes, signer, lock }
+        let (absorbed, charged) = (0, Charged::default());
+        let (cursor, signer, lock) = (None, None, None);
+        Self { cell, archive, store, tail, absorbed, charged, cursor, nodes, signer, lock }
     }
 
     /// Opens or creates the journal of `cell` in `dir`. A store that is missing or behind the
@@ -67,7 +70,8 @@ impl Journal {
     /// Takes note that `segment` was written: its records leave the tail.
     pub(super) fn absorb_last(&mut self, segment: &Segment) -> Result<(), Error> {
         let meta = self.meta(self.tail.frontier.head());
-        self.absorbed = absorb(&mut *self.store, &self.archive, segment, &meta)?.segments;
+        let charged = &mut self.charged;
+        self.absorbed = absorb(&mut *self.store, &self.archive, segment, &meta, charged)?.segments;
         let sealed = self.archive.frontier().clone();
         let last_time = Some(segment.seal().last_time);
         self.tail = Tail::read(&*self.store, sealed, last_time, meta.head)?;
@@ -157,15 +161,16 @@ impl Home<'_> {
             let (known, found) = (meta.segments, archive.next_number());
             return Err(archive.bad(found, SegmentFault::Fewer { known, found }));
         }
+        let mut charged = Charged::read(&*store, &archive, meta.segments)?;
         for number in meta.segments..archive.next_number() {
             let segment = archive.segment(number)?;
-            meta = absorb(&mut *store, &archive, &segment, &meta)?;
+            meta = absorb(&mut *store, &archive, &segment, &meta, &mut charged)?;
         }
         let last_time = archive.seals().last().map(|seal| seal.last_time);
         let tail = Tail::read(&*store, archive.frontier().clone(), last_time, meta.head)?;
         let cursor = meta.cursor;
         let (absorbed, nodes, signer, lock) = (meta.segments, Mutex::default(), None, None);
-        Ok(Journal { cell, archive, store, tail, absorbed, cursor, nodes, signer, lock })
+        Ok(Journal { cell, archive, store, tail, absorbed, charged, cursor, nodes, signer, lock })
     }
 
     /// Creates the folder and takes the lock that keeps a second process out of it.
@@ -178,20 +183,57 @@ impl Home<'_> {
     }
 }
 
-/// Puts the postings of `segment`, the next one that `meta` does not know, into the index and
-/// removes its records from the tail, in one commit. Doing it again changes nothing.
+/// The chains of charges over the sealed records, and when they were written last.
+#[derive(Default)]
+pub(super) struct Charged {
+    pub(super) chains: Chains,
+    keeping: Keeping,
+}
+
+impl Charged {
+    /// Those over the first `segments` segments: as the store has them, and what was sealed since.
+    fn read(store: &dyn Store, archive: &Archive, segments: u32) -> Result<Self, Error> {
+        let (keeping, kept, chains) = Keeping::read(store)?;
+        if kept > segments {
+            return Err(Damage::Meta.into());
+        }
+        let mut charged = Self { chains, keeping };
+        for number in kept..segments {
+            let segment = archive.segment(number)?;
+            for (index, bytes) in segment.records() {
+                charged.chains.take(&decode_sealed(archive, number, (index, bytes))?, bytes);
+            }
+            charged.keeping.passed(segment.bytes().len());
+        }
+        Ok(charged)
+    }
+}
+
+fn decode_sealed(
+    archive: &Archive,
+    number: u32,
+    (index, bytes): (u64, &[u8]),
+) -> Result<Record, Error> {
+    let undecodable = |_| archive.bad(number, SegmentFault::Undecodable { index });
+    tail::decode(index, bytes).map_err(undecodable)
+}
+
+/// Puts the postings of `segment`, the next one that `meta` does not know, into the index, adds its
+/// charges to the chains and removes its records from the tail, in one commit. Done again from the
+/// store, it changes nothing; where it fails the journal has to be opened again.
 fn absorb(
     store: &mut dyn Store,
     archive: &Archive,
     segment: &Segment,
     meta: &Meta,
+    charged: &mut Charged,
 ) -> Result<Meta, Error> {
     let mut batch = Batch::default();
     let mut postings = Postings::default();
     for (index, bytes) in segment.records() {
-        let record = tail::decode(index, bytes)
-            .map_err(|_| archive.bad(segment.seal().number, SegmentFault::Undecodable { index }))?;
+        let record = decode_sealed(archive, segment.seal().number, (index, bytes))?;
         postings.add(&record);
+        charged.chains.take(&record, bytes);
     }
     postings.put(segment.seal().first, &mut batch);
 
@@ -216,6 +258,8 @@ fn absorb(
     let head = if meta.head.size <= end { sealed } else { meta.head };
     let meta = Meta { segments: segment.seal().number.saturating_add(1), head, ..*meta };
     meta.put(&mut batch);
+    let Charged { chains, keeping } = charged;
+    keeping.sealed(segment.bytes().len(), (meta.segments, chains), &mut batch);
     store.commit(batch)?;
     Ok(meta)
 }

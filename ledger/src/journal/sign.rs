@@ -100,7 +100,8 @@ impl Journal {
         let (Some(seal), Some(signer)) = (self.archive.seals().last(), &mut self.signer) else {
             return Ok(());
         };
-        let checkpoint = Checkpoint::sign(head(seal), &signer.key);
+        let charges = self.charged.chains.head();
+        let checkpoint = Checkpoint::sign_with_charges(head(seal), charges, &signer.key);
         self.archive.write_checkpoint(seal.number, &checkpoint)?;
         signer.newest = Some((seal.number, checkpoint));
         Ok(())
@@ -108,17 +109,22 @@ impl Journal {
 
     /// The checkpoint of a segment: the one on the disk, else a new one.
     fn signed(&self, seal: &Seal, key: &PrivateKey) -> Result<Checkpoint, Error> {
+        let charges = self.charged.chains.head();
+        let is_ours =
+            |found: &Checkpoint| found.head() == head(seal) && found.charges() == Some(charges);
         let found = self.archive.read_checkpoint(seal.number)?;
         if let Some(found) = found.filter(|found| found.origin() == key.public().name()) {
             match found.signed_by(key.public()) {
-                Signed::Yes { .. } if found.head() == head(seal) => return Ok(found),
+                Signed::Yes { .. } if is_ours(&found) => return Ok(found),
+                // Of the time before there were chains: signed again.
+                Signed::Yes { .. } if found.head() == head(seal) && found.charges().is_none() => {}
                 Signed::Yes { .. } => {
                     return Err(self.archive.bad(seal.number, SegmentFault::OtherRootSigned));
                 }
                 Signed::No | Signed::Forged => {}
             }
         }
-        let checkpoint = Checkpoint::sign(head(seal), key);
+        let checkpoint = Checkpoint::sign_with_charges(head(seal), charges, key);
         self.archive.write_checkpoint(seal.number, &checkpoint)?;
         Ok(checkpoint)
     }

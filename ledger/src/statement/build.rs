@@ -7,7 +7,7 @@ use sublet_protocol::money::{Currency, MicroCredits};
 use sublet_protocol::units::Millis;
 
 use super::{DayTotal, Line, Party, Statement, StatementError};
-use crate::charges::{Charge, Part};
+use crate::charges::{Charge, ChargeLine, Part};
 use crate::periods::{Day, Period};
 use crate::rounding::{apportion, round_half_even};
 
@@ -55,7 +55,15 @@ impl StatementBuilder {
         if whose != self.party.tenant {
             return Ok(());
         }
-        for part in charge.parts(self.period.from(), self.period.until()) {
+        self.add_line(&ChargeLine::of(charge, self.party.side))
+    }
+
+    /// Adds what of a charge of the party's belongs to the period; nothing if none of it does.
+    ///
+    /// # Errors
+    /// [`StatementError::Day`].
+    pub fn add_line(&mut self, charge: &ChargeLine) -> Result<(), StatementError> {
+        for part in charge.billed().parts(self.period.from(), self.period.until()) {
             self.group(charge, &part)?;
             self.fee += i128::from(part.fee.get());
             self.lines.push(line(charge, &part, self.party.side));
@@ -64,12 +72,12 @@ impl StatementBuilder {
     }
 
     /// Adds a part to the days in which it lies.
-    fn group(&mut self, charge: &Charge, part: &Part) -> Result<(), StatementError> {
+    fn group(&mut self, charge: &ChargeLine, part: &Part) -> Result<(), StatementError> {
         let spans = self.period.days(part.begin, part.end);
         let spans = spans.map_err(|why| StatementError::Day { index: charge.index, why })?;
         for span in spans {
             let [before, after] = [span.from, span.until].map(|instant| {
-                let (cost, fee) = charge.up_to(instant);
+                let (cost, fee) = charge.billed().up_to(instant);
                 i128::from(amount(self.party.side, cost, fee).get())
             });
             let day = self.days.entry(span.day).or_default();
@@ -127,24 +135,18 @@ fn amount(side: StatementSide, cost: MicroCredits, fee: MicroCredits) -> MicroCr
     }
 }
 
-fn line(charge: &Charge, part: &Part, side: StatementSide) -> Line {
-    let terms = &charge.terms;
-    let project = match side {
-        StatementSide::Borrower => Some(terms.project),
-        // The name of another tenant's project is nothing to a lender.
-        StatementSide::Lender => None,
-    };
+fn line(charge: &ChargeLine, part: &Part, side: StatementSide) -> Line {
     Line {
-        lease: terms.lease,
-        request: terms.request,
-        project,
-        model: terms.model,
-        gpu: charge.gpu(),
+        lease: charge.lease,
+        request: charge.request,
+        project: charge.project,
+        model: charge.model,
+        gpu: charge.gpu,
         begin: part.begin,
         end: part.end,
         billed: part.billed,
         excused: charge.excused(),
-        price: terms.price,
+        price: charge.price,
         reason: charge.reason,
         is_correction: part.is_correction(),
         index: charge.index,

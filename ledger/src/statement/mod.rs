@@ -6,6 +6,7 @@
 //! the time up to midnight.
 
 mod build;
+mod compare;
 mod csv;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 use crate::periods::{Day, Period, PeriodError};
 
 pub use self::build::StatementBuilder;
+pub use self::compare::Difference;
 pub(crate) use self::csv::safe;
 
 /// Why a statement cannot be made.

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use sublet_ledger::audit::{Audit, Class, Folder};
+use sublet_ledger::audit::{Audit, Class, Folder, Seen};
 use sublet_ledger::charges::{Charge, ChargeError, Recount};
 
 use super::output::{self, Output};
@@ -41,16 +41,32 @@ pub(crate) fn read(
     dir: &Path,
     trust: &TrustArgs,
     output: &Output,
+    each: impl FnMut(&Charge, &Recount) -> Result<()>,
+) -> Result<Read> {
+    read_watching(dir, trust, output, each, |_| ())
+}
+
+/// As [`read`], and hands over all that the check finds good.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_watching(
+    dir: &Path,
+    trust: &TrustArgs,
+    output: &Output,
     mut each: impl FnMut(&Charge, &Recount) -> Result<()>,
+    mut watch: impl FnMut(&Seen<'_>),
 ) -> Result<Read> {
     let trust = trust.read()?;
     let folder = Folder::find(dir)?;
     let bar = output.bar(folder.bytes());
     let (mut recount, mut wrong) = (Recount::new(), None::<(u64, ChargeError)>);
     let mut failed = None;
-    let outcome = Audit::new(&folder).trusting(trust).run_visiting(
+    let outcome = Audit::new(&folder).trusting(trust).run_watching(
         |progress| bar.set_position(progress.bytes),
-        |record| {
+        |seen| {
+            watch(&seen);
+            let Seen::Record(record, _) = seen else { return };
             if wrong.is_some() || failed.is_some() {
                 return;
             }

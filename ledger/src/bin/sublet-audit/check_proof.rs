@@ -11,9 +11,12 @@ use sublet_ledger::audit::{Class, Trust};
 use sublet_ledger::merkle::Hash;
 use sublet_ledger::note::PublicKey;
 use sublet_ledger::proof::{Inclusion, PROOF_BYTES_MAX, Proof};
+use sublet_protocol::api::Time;
 use sublet_protocol::codec::decode_record;
+use sublet_protocol::units::Timestamp;
 
-use super::output::Output;
+use super::check_statement;
+use super::output::{self, Output};
 use super::trust::TrustArgs;
 
 /// Most proofs in a file.
@@ -21,11 +24,20 @@ const PROOFS_MAX: u64 = 4_096;
 
 /// Check a proof with nothing but the cell's public key.
 ///
+/// Proofs of records show that each of them is in the ledger, not that there are no others. A
+/// statement is proven complete by its own proof: name the statement (as `statement --csv` or
+/// `--json` gave it) and then the proof.
+///
 /// Exit code 0: proven. 2: the file proves nothing. 3: it proves that the key signed two histories.
 #[derive(Debug, Args)]
 pub(crate) struct CheckProof {
-    /// The file with one proof or several.
+    /// The file with one proof or several; or a statement, if its proof is named behind it.
     file: PathBuf,
+    /// The proof of the statement.
+    proof: Option<PathBuf>,
+    /// Take a statement of a period that was not closed when it was proven: charges may be added.
+    #[arg(long)]
+    open: bool,
     /// The receipt that came with the acknowledgement: the record must be the one that it names.
     #[arg(long, value_name = "FILE")]
     receipt: Option<PathBuf>,
@@ -39,6 +51,14 @@ struct Receipt {
     origin: String,
     index: u64,
     leaf: String,
+    time: Time,
+}
+
+/// What a receipt says, once it is of this ledger.
+struct Said {
+    index: u64,
+    leaf: Hash,
+    time: Timestamp,
 }
 
 /// What was found about one proof, as JSON.
@@ -63,12 +83,26 @@ impl CheckProof {
         let Some(key) = trust.key.clone() else {
             bail!("a proof is worth what its key is worth: give --key or --trust");
         };
+        let bytes = read(self.proof.as_ref().unwrap_or(&self.file))?;
+        if check_statement::is_one(&bytes) || self.proof.is_some() {
+            if self.receipt.is_some() {
+                bail!("a receipt is for one record: it has no place beside a statement");
+            }
+            let statement = self.proof.as_ref().map(|_| read(&self.file)).transpose()?;
+            let asked = check_statement::Asked { open: self.open, statement };
+            return check_statement::run(&bytes, &asked, &trust, &key, output);
+        }
         let receipt = self.receipt.as_deref().map(|path| Receipt::read(path, &key)).transpose()?;
-        let proofs = read(&self.file)?;
-        let checked: Vec<Checked> = proofs
-            .iter()
-            .map(|proof| check(proof, &key, receipt.as_ref()).seen(&trust, proof))
-            .collect();
+        let checked = match (Proof::read_all(&bytes), receipt) {
+            (Ok(proofs), _) if proofs.is_empty() => vec![Checked::nothing("the file is empty")],
+            (Ok(_), Some(Err(fault))) => vec![Checked::nothing(&fault)],
+            (Ok(proofs), receipt) => {
+                let receipt = receipt.and_then(Result::ok);
+                let check = |proof| check(proof, &key, receipt.as_ref()).seen(&trust, proof);
+                proofs.iter().map(check).collect()
+            }
+            (Err(fault), _) => vec![Checked::nothing(&output::chain(&fault))],
+        };
         let mut text = String::new();
         for one in &checked {
             one.write(&mut text);
@@ -88,26 +122,27 @@ impl CheckProof {
 const FORK: &str = "the key signed two histories";
 
 impl Receipt {
-    fn read(path: &Path, key: &PublicKey) -> anyhow::Result<(u64, Hash)> {
+    /// What the receipt in `path` says; `Err` if it is none, or of another ledger.
+    fn read(path: &Path, key: &PublicKey) -> anyhow::Result<Result<Said, String>> {
         let shown = path.display();
         let text = fs::read_to_string(path).with_context(|| format!("could not read {shown}"))?;
-        let receipt: Self =
-            serde_json::from_str(&text).with_context(|| format!("{shown} is not a receipt"))?;
-        if receipt.origin != key.name() {
-            bail!("the receipt is of {}, the key of {}", receipt.origin, key.name());
+        let receipt: Self = match serde_json::from_str(&text) {
+            Ok(receipt) => receipt,
+            Err(error) => return Ok(Err(format!("{shown} is not a receipt: {error}"))),
+        };
+        let Self { origin, index, leaf, time } = receipt;
+        if origin != key.name() {
+            return Ok(Err(format!("the receipt is of {origin}, the key of {}", key.name())));
         }
-        let bytes: Option<Vec<u8>> = (0..receipt.leaf.len())
-            .step_by(2)
-            .map(|at| receipt.leaf.get(at..at + 2))
-            .map(|digits| digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()))
-            .collect();
-        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
-        let leaf = bytes.with_context(|| format!("the leaf hash in {shown} cannot be read"))?;
-        Ok((receipt.index, Hash::from_bytes(leaf)))
+        let Ok(leaf) = leaf.parse() else {
+            return Ok(Err(format!("the leaf hash in {shown} cannot be read")));
+        };
+        Ok(Ok(Said { index, leaf, time: time.0 }))
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<Proof>> {
+/// The text of a file of proofs. What is not even text proves nothing, as what is no proof.
+fn read(path: &Path) -> anyhow::Result<String> {
     let shown = path.display();
     let length = fs::metadata(path).with_context(|| format!("could not read {shown}"))?.len();
     let most = u64::try_from(PROOF_BYTES_MAX).unwrap_or(u64::MAX).saturating_mul(PROOFS_MAX);
@@ -115,16 +150,10 @@ fn read(path: &Path) -> anyhow::Result<Vec<Proof>> {
         bail!("{shown} is larger than any file of proofs");
     }
     let text = fs::read(path).with_context(|| format!("could not read {shown}"))?;
-    // What is not even text proves nothing, as what is no proof.
-    let text = String::from_utf8_lossy(&text);
-    let proofs = Proof::read_all(&text).with_context(|| format!("{shown} cannot be read"))?;
-    if proofs.is_empty() {
-        bail!("{shown} is empty");
-    }
-    Ok(proofs)
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-fn check(proof: &Proof, key: &PublicKey, receipt: Option<&(u64, Hash)>) -> Checked {
+fn check(proof: &Proof, key: &PublicKey, receipt: Option<&Said>) -> Checked {
     let nothing = |proves, sizes| Checked {
         proves,
         index: None,
@@ -148,18 +177,21 @@ fn check(proof: &Proof, key: &PublicKey, receipt: Option<&(u64, Hash)>) -> Check
     }
 }
 
-fn included(proof: &Inclusion, key: &PublicKey, receipt: Option<&(u64, Hash)>) -> Checked {
-    let leaf = receipt.map(|(_, leaf)| leaf);
-    let (fault, leaf) = match receipt {
-        Some((index, _)) if *index != proof.index => {
-            (Some(format!("the receipt is for record {index}")), None)
+fn included(proof: &Inclusion, key: &PublicKey, receipt: Option<&Said>) -> Checked {
+    let record = proof.record.as_deref().and_then(|bytes| decode_record(bytes).ok());
+    let (fault, leaf) = match (receipt, &record) {
+        (Some(said), _) if said.index != proof.index => {
+            (Some(format!("the receipt is for record {}", said.index)), None)
         }
-        _ => match proof.check(key, leaf) {
+        (Some(said), Some(record)) if said.time != record.time => {
+            let (said, found) = (Time(said.time), Time(record.time));
+            (Some(format!("the receipt says {said} as its time, the record {found}")), None)
+        }
+        _ => match proof.check(key, receipt.map(|said| &said.leaf)) {
             Ok(leaf) => (None, Some(leaf.to_string())),
             Err(error) => (Some(error.to_string()), None),
         },
     };
-    let record = proof.record.as_deref().and_then(|bytes| decode_record(bytes).ok());
     // Not shown where nothing is proven about it.
     let record = record.filter(|_| fault.is_none());
     Checked {
@@ -173,6 +205,18 @@ fn included(proof: &Inclusion, key: &PublicKey, receipt: Option<&(u64, Hash)>) -
 }
 
 impl Checked {
+    /// Of a file that is no proof.
+    fn nothing(fault: &str) -> Self {
+        Self {
+            proves: "nothing",
+            index: None,
+            leaf: None,
+            record: None,
+            sizes: Vec::new(),
+            fault: Some(fault.to_owned()),
+        }
+    }
+
     /// The same, unless witnesses are asked for and too few of them signed what the proof rests on. A
     /// fork needs no witness: it speaks against the key.
     fn seen(mut self, trust: &Trust, proof: &Proof) -> Self {
@@ -195,6 +239,7 @@ impl Checked {
         let what = self.index.map(|index| format!("record {index}: ")).unwrap_or_default();
         // Writing to a string cannot fail.
         let _ = match &self.fault {
+            Some(fault) if self.sizes.is_empty() => writeln!(text, "NOT PROVEN  {fault}"),
             Some(fault) => {
                 writeln!(text, "NOT PROVEN  {what}{fault} (checkpoints of {of} records)")
             }

@@ -6,6 +6,7 @@
 
 mod books;
 mod check_proof;
+mod check_statement;
 mod diff;
 mod export;
 mod focus_check;

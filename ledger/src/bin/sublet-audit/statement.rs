@@ -1,16 +1,20 @@
 //! `sublet-audit statement`.
 
 use std::fmt::Write as _;
-use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use sublet_ledger::audit::Seen;
+use sublet_ledger::chains::{ProofBuilder, StatementProof};
+use sublet_ledger::charges::{Charge, Recount};
 use sublet_ledger::periods::Period;
 use sublet_ledger::rounding::minor_text;
 use sublet_ledger::statement::{Party, Statement as Made, StatementBuilder};
 use sublet_protocol::api::{StatementSide, StatementView};
 use sublet_protocol::ids::TenantId;
+use sublet_protocol::money::Currency;
 
 use super::books;
 use super::output::Output;
@@ -37,6 +41,11 @@ pub(crate) struct Statement {
     /// Print the CSV form whose SHA-256 the statement names.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
+    /// Write the proof that the statement is complete to this file, for `check-proof`. The statement
+    /// is then made of what the newest signed checkpoint covers, or the first one behind the close of
+    /// the period.
+    #[arg(long, value_name = "FILE")]
+    proof: Option<PathBuf>,
 }
 
 /// Which period.
@@ -83,31 +92,58 @@ impl Statement {
             Side::Lender => StatementSide::Lender,
         };
         let party = Party { tenant: self.tenant, side };
-        let mut builder = None;
-        let read = books::read(&self.dir, &self.trust, output, |charge, books| {
+        let (mut builder, mut proof) = (None, ProofBuilder::new(party, period.clone()));
+        let each = |charge: &Charge, books: &Recount| {
             if builder.is_none() {
                 let currency = books.currency().context("the cell has no currency")?;
                 builder = Some(StatementBuilder::new(party, period.clone(), currency));
             }
             builder.as_mut().map_or(Ok(()), |builder| builder.add(charge))?;
             Ok(())
-        })?;
+        };
+        let watch = |seen: &Seen<'_>| {
+            if self.proof.is_some() {
+                proof.take(seen);
+            }
+        };
+        let read = books::read_watching(&self.dir, &self.trust, output, each, watch)?;
         let code = books::complain(&read);
         if code != 0 {
             return Ok(code);
         }
         let currency = read.recount.currency();
         let currency = currency.context("the ledger has no record of its founding")?;
-        let builder = builder.unwrap_or_else(|| StatementBuilder::new(party, period, currency));
-        let made = builder.finish()?;
+        let (made, records, closed_until) = match &self.proof {
+            Some(path) => {
+                let proof = write_proof(path, proof, currency)?;
+                let records = proof.checkpoint().head().size;
+                (proof.statement()?, records, proof.closed_until())
+            }
+            None => {
+                let empty = || StatementBuilder::new(party, period, currency);
+                let made = builder.unwrap_or_else(empty).finish()?;
+                (made, read.records, read.recount.closed_until())
+            }
+        };
         if self.csv {
             made.write_csv(io::stdout().lock())?;
             return Ok(0);
         }
-        let view = made.view(read.records, read.recount.closed_until())?;
+        let view = made.view(records, closed_until)?;
         output.print(&view, &text(&made, &view))?;
         Ok(0)
     }
+}
+
+/// Finishes the proof and writes it.
+fn write_proof(path: &Path, proof: ProofBuilder, currency: Currency) -> Result<StatementProof> {
+    let proof = proof.finish(currency).context(
+        "no signed checkpoint covers a charge of the tenant or its founding: nothing can be proven \
+         without one",
+    )?;
+    let shown = path.display();
+    fs::write(path, proof.to_string()).with_context(|| format!("could not write {shown}"))?;
+    Ok(proof)
 }
 
 /// The statement for people.
