@@ -40,12 +40,13 @@ use crate::folders;
 use crate::forward::Answering;
 use crate::ledger_key;
 use crate::machine::CellMachine;
-use crate::raft::{self, Identity, Raft};
+use crate::raft::{self, FatalHook, Identity, Raft};
 use crate::reconciliation::Asked;
 use crate::records::Subscription;
 use crate::relay::{Reader, Relay, WorkloadError};
 use crate::scrub;
 use crate::space::{self, Room};
+use crate::stuck;
 
 /// Most records that one call returns.
 pub const RECORDS_MAX: usize = 1_000;
@@ -76,6 +77,7 @@ pub(crate) struct Parts {
     pub(crate) space: Option<Arc<space::Watch>>,
     /// Removed when the cell is shut down or dropped.
     folder: Mutex<Option<TempDir>>,
+    on_fatal: FatalHook,
 }
 
 /// What a broker knows without asking another.
@@ -117,7 +119,8 @@ impl Cell {
             }
             Ok(journal)
         });
-        let journal = opened.await.map_err(|_| Error::Stopped)?.map_err(Error::Ledger)?;
+        let opened = stuck::opening(opened).await;
+        let journal = opened.map_err(|_| Error::Stopped)?.map_err(Error::Ledger)?;
         let (checks, snapshots) = (config.checks, config.snapshot_records);
         let machine = CellMachine::new(config.cell, journal, checks, snapshots);
         let machine = Arc::new(machine.able(config.feature_level));
@@ -150,6 +153,7 @@ impl Cell {
             identity: shown,
             space,
             folder: Mutex::new(folder),
+            on_fatal: on_fatal.clone(),
         };
         if let Err(error) = parts.begin(config.cell, config.policy, &path).await {
             parts.close().await;
@@ -157,7 +161,8 @@ impl Cell {
         }
         let parts = Arc::new(parts);
         answering.begin(&parts);
-        divergence::watch(&parts, on_fatal);
+        divergence::watch(&parts, on_fatal.clone());
+        stuck::watch(&parts, on_fatal);
         scrub::watch(&parts);
         space::watch(&parts);
         let driver = Arc::new(driver::start(Arc::clone(&parts)));
@@ -558,10 +563,16 @@ impl Parts {
     }
 
     async fn close(&self) {
-        self.raft.shutdown().await;
-        if let Err(error) = self.machine.close() {
-            tracing::error!(error = %Chain(&error), "the ledger could not be brought to the disk");
-        }
+        let machine = Arc::clone(&self.machine);
+        let close = async {
+            self.raft.shutdown().await;
+            let closed = tokio::task::spawn_blocking(move || machine.close()).await;
+            if let Ok(Err(error)) = closed {
+                let error = Chain(&error);
+                tracing::error!(%error, "the ledger could not be brought to the disk");
+            }
+        };
+        stuck::closing(close, &self.on_fatal).await;
         let folder = self.folder.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(folder) = folder
             && let Err(error) = folder.close()

@@ -32,6 +32,7 @@ mod scrub;
 mod segments;
 mod snapshot;
 pub mod space;
+mod stuck;
 
 pub use cell::Cell;
 pub use config::{Checks, Config};

@@ -27,6 +27,7 @@ use crate::metrics;
 use crate::raft::{Applied, LogPosition, Machine, MachineError, Piece};
 use crate::roots::Roots;
 use crate::snapshot::{SegmentRef, Snapshot};
+use crate::stuck::Busy;
 
 /// Texts of violations that are kept for display.
 const VIOLATIONS_KEPT: usize = 16;
@@ -97,6 +98,8 @@ pub(crate) struct CellMachine {
     /// None once the cell was shut down.
     pub(crate) journal: RwLock<Option<Journal>>,
     feed: Feed,
+    /// Since when an entry is being applied.
+    pub(crate) busy: Busy,
     /// Whether the log has been replayed: only then commands are counted.
     is_live: AtomicBool,
     /// Whether the next seal must yield a snapshot.
@@ -137,6 +140,7 @@ impl CellMachine {
             replica: RwLock::new(Replica { shadow, ..Replica::default() }),
             journal: RwLock::new(Some(journal)),
             feed: Feed::new(),
+            busy: Busy::default(),
             is_live: AtomicBool::new(false),
             wants_snapshot: AtomicBool::new(false),
         }
@@ -244,6 +248,7 @@ impl CellMachine {
 
     fn apply_entry(&self, at: LogPosition, commands: &[Vec<u8>]) -> Result<Applied, Failure> {
         let started = Instant::now();
+        let _busy = self.busy.enter();
         let is_live = self.is_live.load(Ordering::Relaxed);
         let mut replica = self.replica_mut();
         let (mut replies, mut records) = (Vec::with_capacity(commands.len()), Vec::new());

@@ -121,6 +121,10 @@ impl WalVote {
         Self { term, committed, node }
     }
 
+    pub(super) const fn term(self) -> u64 {
+        self.term
+    }
+
     pub(super) fn of(vote: &VoteOf<TypeConfig>) -> Self {
         let leader = &vote.leader_id;
         Self { term: leader.term, committed: vote.committed, node: leader.voted_for }

@@ -365,7 +365,7 @@ fn broken_at(runtime: &Runtime, call: u64, fault: Fault) -> (bool, Option<String
     }
     if life.end == End::Killed(Signal::SIGKILL) {
         println!("{what}: the broker stood still");
-        if !is_read_of_sled(struck, &root) {
+        if !is_opening(&life, struck) {
             return (true, Some(format!("{what}: the broker stood still")));
         }
     }
@@ -377,11 +377,15 @@ fn broken_at(runtime: &Runtime, call: u64, fault: Fault) -> (bool, Option<String
     (true, wrong.map(|wrong| format!("{what}, then {:?}: {wrong}", life.end)))
 }
 
-/// An error while sled reads its file at a start can leave its threads waiting for each other for
-/// ever. Nothing was promised by then, and whoever started the broker sees that it does not serve.
-fn is_read_of_sled(struck: &Struck, root: &Path) -> bool {
-    let reads = ["read", "pread", "open", "getdents"];
-    struck.path.starts_with(root.join("data/ledger/sled")) && reads.contains(&struck.call)
+/// An error while sled opens can leave its threads waiting for each other for ever. Nothing was
+/// promised by then in this life, and the broker says that it still opens. At work and when it closes,
+/// a broker ends itself.
+fn is_opening(life: &Traced, struck: &Struck) -> bool {
+    let said = life.deeds[..struck.at].iter().rev().find_map(|deed| match deed {
+        Deed::Said(text) => Some(text),
+        _other => None,
+    });
+    said.is_none_or(|text| text.ends_with("closed\n"))
 }
 
 fn broken_everywhere(fault: Fault) {
