@@ -513,6 +513,10 @@ fn config(options: &Options) -> Result<Config, Error> {
         election_timeout_max: millis(lease),
         // A node that was cut off must not unseat the leader when it is back.
         enable_pre_vote: Some(options.peers.is_some()),
+        // A leader replicates while its own fsync still runs: others may have committed an entry that
+        // it loses with its power. In the same term it would write another one in its place, and by
+        // term and index nobody could tell the two apart.
+        enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         ..Config::default()

@@ -48,6 +48,19 @@ async fn a_restart_replays_the_whole_log_before_open_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_starts_again_never_leads_in_the_term_in_which_it_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut terms = Vec::new();
+    for number in 0..3 {
+        let (raft, _) = open(folder.path()).await;
+        propose(&raft, &format!("c{number}")).await;
+        terms.push(raft.leadership().borrow().term);
+        raft.shutdown().await;
+    }
+    assert!(terms.windows(2).all(|pair| pair[0] < pair[1]), "{terms:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_restart_begins_at_the_newest_snapshot() {
     let folder = tempfile::tempdir().unwrap();
     let (raft, diary) = open(folder.path()).await;
