@@ -50,6 +50,13 @@ pub(super) struct Dev {
     /// Only broker, clusters and tenants: nobody asks for GPUs and no owner comes.
     #[arg(long)]
     no_load: bool,
+    /// Lend this machine's NVIDIA GPUs instead of simulated ones. Nobody asks for them by
+    /// themselves, and one second is one second.
+    #[arg(long, conflicts_with_all = ["trace", "speed"])]
+    nvml: bool,
+    /// The same with this library of the driver instead of the one that the system finds.
+    #[arg(long, conflicts_with_all = ["trace", "speed"], value_name = "FILE")]
+    nvml_lib: Option<PathBuf>,
 }
 
 /// The fastest: renewals would be further apart than most leases are long.
@@ -93,15 +100,18 @@ impl Dev {
             // clap requires both or none.
             _ => return Err(Failure::usage("--trace and --data go together")),
         };
+        let is_real = self.nvml || self.nvml_lib.is_some();
+        let nvml = is_real.then_some(crate::dev::Nvml { library: self.nvml_lib });
         crate::dev::run(&crate::dev::Settings {
             listen: self.listen,
             data_dir: self.data_dir,
-            speed: self.speed,
+            speed: if is_real { NonZeroU32::MIN } else { self.speed },
             seed: self.seed,
             duration: self.duration,
             is_json: self.json || context.printer.format == Format::Json,
             trace,
-            has_load: !self.no_load,
+            has_load: !self.no_load && !is_real,
+            nvml,
         })
     }
 }

@@ -10,6 +10,8 @@ use sublet_agent::driver::sim::SimDriver;
 use sublet_agent::driver::{Driver, Guest};
 use sublet_agent::durable::{Durable, FileStore, MemoryStore};
 use sublet_agent::node::{NodeConfig, NodeParts, run_node};
+use sublet_agent::probe::Probe;
+use sublet_agent::probe::nvml::NvmlProbe;
 use sublet_agent::probe::sim::Device;
 use sublet_agent::session::{self, Lendable};
 use sublet_broker::Cell;
@@ -19,10 +21,12 @@ use sublet_protocol::transport::in_process::Hub;
 use sublet_protocol::units::{Millis, Seconds};
 use tokio::task::JoinSet;
 
+use super::Nvml;
 use super::folder::Folder;
 use super::load::PROJECT;
 use super::owners::{self, OwnedMachine, StoryClock};
 use super::pace::Pace;
+use super::real;
 use super::site::{Machine, Site, named};
 use crate::failure::{Exit, Failure, Outcome};
 
@@ -43,6 +47,8 @@ pub(super) struct Fleet<'a> {
     pub(super) seed: Option<u64>,
     /// Where the story of the owners is.
     pub(super) story: StoryClock,
+    /// The driver of this machine's GPUs, if they are lent.
+    pub(super) nvml: Option<&'a Nvml>,
 }
 
 /// Starts an agent for every machine. Dropping the set ends them and their guests.
@@ -102,6 +108,10 @@ fn parts(
     };
     let devices = machine.slices.iter().map(device).collect();
     let node = machine.node.as_str();
+    let probe: Box<dyn Probe> = match fleet.nvml.filter(|_| site.is_real()) {
+        Some(nvml) => Box::new(real_probe(fleet, nvml, node)?),
+        None => Box::new(OwnedMachine::new(devices, seed, fleet.story)),
+    };
     let durable: Box<dyn Durable> = match fleet.folder.is_kept() {
         true => Box::new(FileStore::open(&fleet.folder.agent(node)).map_err(|error| {
             Failure::new(Exit::Failed, format!("the agent of {node} cannot start")).because(error)
@@ -110,11 +120,28 @@ fn parts(
     };
     Ok(NodeParts {
         link: fleet.hub.connect(Address { cluster: site.cluster, node: machine.node }),
-        probe: Box::new(OwnedMachine::new(devices, seed, fleet.story)),
+        probe,
         driver: driver(fleet, node)?,
         durable,
         clock: Arc::clone(clock),
     })
+}
+
+/// The GPUs of this machine. Which are sick is kept where state is.
+fn real_probe(fleet: &Fleet<'_>, nvml: &Nvml, node: &str) -> Outcome<NvmlProbe> {
+    let probe = real::probe(nvml);
+    if !fleet.folder.is_kept() {
+        return Ok(probe);
+    }
+    let file = fleet.folder.health(node);
+    let cannot = |error| {
+        let what = format!("{} cannot be read or kept", file.display());
+        Failure::new(Exit::Failed, what).because(error)
+    };
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).map_err(cannot)?;
+    }
+    probe.keeping_health_in(file.clone()).map_err(cannot)
 }
 
 /// Real processes for guests with a workload. Of the others, those of the load end by themselves,

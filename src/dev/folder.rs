@@ -89,6 +89,11 @@ impl Folder {
         self.path.join("agents").join(node)
     }
 
+    /// Which GPUs of a node are sick.
+    pub(super) fn health(&self, node: &str) -> PathBuf {
+        self.path.join("health").join(format!("{node}.json"))
+    }
+
     /// Where a node's real guests run.
     pub(super) fn scratch(&self, node: &str) -> PathBuf {
         self.path.join("scratch").join(node)

@@ -3,7 +3,7 @@
 //! The broker with real consensus log and ledger, the API, the in-process link, and on the other
 //! side of it three clusters of simulated GPUs with the real agent's session. Load comes from the
 //! generator or from a public trace. Only GPUs, owners and guests without a workload are simulated;
-//! a guest with one (`sublet lease run`) is a real process.
+//! a guest with one (`sublet lease run`) is a real process. With `--nvml` the GPUs are this machine's.
 
 mod agents;
 mod folder;
@@ -11,6 +11,7 @@ mod live;
 mod load;
 mod owners;
 mod pace;
+mod real;
 mod setup;
 mod site;
 mod summary;
@@ -44,6 +45,15 @@ pub(crate) struct Settings {
     pub(crate) trace: Option<Trace>,
     /// Whether anybody asks for GPUs by themselves.
     pub(crate) has_load: bool,
+    /// The driver of this machine's GPUs, which then take the place of simulated ones.
+    pub(crate) nvml: Option<Nvml>,
+}
+
+/// The driver of this machine's GPUs.
+#[derive(Debug, Clone)]
+pub(crate) struct Nvml {
+    /// Its library, if not the one that the system finds.
+    pub(crate) library: Option<PathBuf>,
 }
 
 /// A trace to drive the load with.

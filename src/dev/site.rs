@@ -37,6 +37,17 @@ pub(super) struct Site {
     host_memory_per_node: u64,
     /// What a GPU-hour costs in the standard tier.
     price: MicroCredits,
+    /// The GPUs of this machine, if it is no made-up cluster.
+    real: Vec<RealGpu>,
+}
+
+/// A GPU of this machine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RealGpu {
+    /// Its id.
+    pub(super) id: DeviceId,
+    /// Memory a guest can have.
+    pub(super) lendable: MiB,
 }
 
 /// One machine of a cluster.
@@ -54,6 +65,10 @@ const KINDS: [(&str, &str, &str, u32, &str, u64, i64); 3] = [
     ("west", "globex", "eu-west", 8, "h200", 143_771, 2_900_000),
     ("south", "globex", "eu-south", 4, "l40s", 46_068, 650_000),
 ];
+/// What a GPU-hour of this machine costs, in millionths of a credit, and the host memory its guests
+/// are promised together, MiB. Nobody measures either: they are there to be tried.
+const REAL_PRICE: i64 = 1_000_000;
+const HOST_MEMORY: u64 = 8 * 1_024;
 /// Machines of each cluster for a demonstration: 48 GPUs together.
 const DEMO_NODES: [u32; 3] = [3, 2, 2];
 
@@ -88,12 +103,38 @@ pub(super) fn sites(nodes: [u32; 3]) -> Vec<Site> {
             cpu_per_node: u64::from(gpus) * 16_000,
             host_memory_per_node: u64::from(gpus) * 128 * 1_024,
             price: MicroCredits::new(price),
+            real: Vec::new(),
         }
     });
     sites.collect()
 }
 
 impl Site {
+    /// This machine, as a cluster of its own for the GPUs of one model.
+    pub(super) fn of_this_machine(number: u32, model: GpuModel, real: Vec<RealGpu>) -> Site {
+        let good = "a short word and a number make an id";
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Site {
+            cluster: ClusterId::new(&format!("here-{number}")).expect(good),
+            owner: tenant(OWNERS[0]),
+            region: Region::new("here").expect(good),
+            nodes: 1,
+            gpus_per_node: u32::try_from(real.len()).unwrap_or(u32::MAX),
+            model,
+            memory: MiB::new(0),
+            driver: MiB::new(0),
+            cpu_per_node: u64::try_from(cores).unwrap_or(1).saturating_mul(1_000),
+            host_memory_per_node: HOST_MEMORY,
+            price: MicroCredits::new(REAL_PRICE),
+            real,
+        }
+    }
+
+    /// Whether its GPUs are those of this machine.
+    pub(super) fn is_real(&self) -> bool {
+        !self.real.is_empty()
+    }
+
     /// GPUs of the whole cluster.
     pub(super) fn gpus(&self) -> u32 {
         self.nodes.saturating_mul(self.gpus_per_node)
@@ -130,8 +171,12 @@ impl Site {
             hardware: Hardware::UNKNOWN,
         };
         let slices = (0..self.gpus_per_node).map(|place| {
-            let device = DeviceId::new(named(&format!("{}/{node}/{place}", self.cluster)));
-            (SliceId { cluster: self.cluster, node, device, part: Part::Whole }, capacity)
+            let made_up = || DeviceId::new(named(&format!("{}/{node}/{place}", self.cluster)));
+            let real = usize::try_from(place).ok().and_then(|place| self.real.get(place));
+            let device = real.map_or_else(made_up, |gpu| gpu.id);
+            let memory = real.map_or(capacity.memory, |gpu| gpu.lendable);
+            let slice = SliceId { cluster: self.cluster, node, device, part: Part::Whole };
+            (slice, Capacity { memory, ..capacity })
         });
         Machine { node, slices: slices.collect() }
     }

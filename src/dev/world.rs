@@ -20,7 +20,7 @@ use super::owners::StoryClock;
 use super::pace::Pace;
 use super::site::{self, BORROWER, Site};
 use super::summary::{Accounts, Invariants, Ledger, Summary, resident_mib_max};
-use super::{Settings, agents, setup, trace};
+use super::{Settings, agents, real, setup, trace};
 use crate::config::{Profile, Role, has_default, remove_if_ours, write};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::server::{LEDGER_KEY, origin};
@@ -84,6 +84,11 @@ pub(super) async fn run(settings: &Settings) -> Outcome<Exit> {
 
 /// The clusters, the jobs, and what to tell about them.
 fn story(settings: &Settings) -> Outcome<(Vec<Site>, Option<load::Load>, Vec<String>)> {
+    if let Some(nvml) = &settings.nvml {
+        let told =
+            "GPUs without MIG only; no owner's queue is read: what runs there is seen".to_owned();
+        return Ok((real::sites(nvml)?, None, vec![told]));
+    }
     let (sites, load, told) = match &settings.trace {
         Some(trace) => {
             let mapped = trace::map(trace, settings.seed)?;
@@ -151,6 +156,7 @@ impl World {
             folder,
             pace,
             seed: settings.has_load.then_some(settings.seed),
+            nvml: settings.nvml.as_ref(),
             story: StoryClock { offset: resumed.since(begin) },
         };
         let agents = agents::start(&fleet, sites)?;
@@ -188,8 +194,13 @@ impl World {
         live.say(&format!("  data: {} ({kept})", folder.path().display()));
         let pace = Pace(settings.speed);
         live.say(&format!(
-            "  1 second = {} s of lease time; seed {}; GPUs and owners are simulated",
-            settings.speed, settings.seed
+            "  1 second = {} s of lease time; seed {}; {}",
+            settings.speed,
+            settings.seed,
+            match settings.nvml {
+                Some(_) => "GPUs are this machine's",
+                None => "GPUs and owners are simulated",
+            }
         ));
         if pace.stretch() > 1 {
             let stretch = pace.stretch();

@@ -15,6 +15,7 @@ mod crash;
 mod dev;
 mod histories;
 mod money;
+mod nvml;
 mod shell;
 mod support;
 mod walk;

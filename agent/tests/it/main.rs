@@ -6,6 +6,7 @@
     reason = "tests may stop on a surprise"
 )]
 
+mod days;
 mod driver;
 mod fake;
 mod guard;
