@@ -97,6 +97,16 @@ impl Failure {
         self
     }
 
+    /// The same, with another exit code.
+    pub(crate) fn ending(self, exit: Exit) -> Failure {
+        Failure { exit, ..self }
+    }
+
+    /// Whether the server gave this code as the reason.
+    pub(crate) fn has_code(&self, code: &str) -> bool {
+        self.causes.iter().any(|cause| cause.split(' ').next() == Some(code))
+    }
+
     /// The exit code it ends with.
     pub(crate) const fn exit(&self) -> Exit {
         self.exit

@@ -63,7 +63,7 @@ pub struct Header {
     pub records: u64,
     /// The ledger's root over them, in hexadecimal digits.
     pub root: String,
-    /// The brokers that the cell had. A restored one has another number.
+    /// Every broker that the cell ever had, by number. A restored one has another number.
     pub brokers: Vec<u64>,
 }
 
@@ -387,7 +387,18 @@ fn make(file: &Path, folder: &Path, founder: Founder) -> Result<Checked, Error> 
         event: Event::CellRestored { epoch: checked.header.epoch.saturating_add(1) },
     };
     sublet_core::fold(&mut checked.state, &restored);
+    let mut last = restored.clone();
     shelf.take(restored)?;
+    // No number is ever given to another disk, also not one that only the old cell has used.
+    for number in checked.header.brokers.iter().copied().chain([broker]) {
+        if checked.state.brokers().contains(&number) {
+            continue;
+        }
+        let event = Event::BrokerEnlisted { broker: number };
+        last = Record { index: checked.state.next_index(), event, ..last };
+        sublet_core::fold(&mut checked.state, &last);
+        shelf.take(last.clone())?;
+    }
     let payload = shelf.finish(at, &checked)?;
     let mut options = raft::Options::new(folder.join("raft"), cell.as_str(), broker);
     // Not running yet, it has nothing to abort.

@@ -191,6 +191,9 @@ impl Cell {
     ) -> Result<Outcome, Error> {
         let give_up = Instant::now() + LEADER_PATIENCE;
         loop {
+            if self.parts.raft.is_removed() {
+                return Err(Error::Removed);
+            }
             let leadership = *self.parts.raft.leadership().borrow();
             let is_elsewhere = !leadership.is_leader && self.parts.raft.listens().is_some();
             let proposed = match is_elsewhere {
@@ -219,7 +222,11 @@ impl Cell {
     /// [`Error::NotLeader`], [`Error::Stopped`].
     pub async fn read<R>(&self, read: impl FnOnce(&State) -> R) -> Result<R, Error> {
         if !may_be_behind() {
-            self.parts.raft.read_index().await?;
+            let current = self.parts.raft.read_index().await;
+            if current.is_err() && self.parts.raft.is_removed() {
+                return Err(Error::Removed);
+            }
+            current?;
         }
         Ok(self.parts.machine.read(read))
     }
@@ -516,6 +523,9 @@ impl Parts {
         if journal != log && !is_behind {
             let ledger = data.join("ledger");
             return Err(Error::LogBehind { ledger, journal, log });
+        }
+        if is_one_of_several && founded.is_none() && !status.members.is_empty() {
+            self.machine.belong_by_ledger().map_err(Error::Ledger)?;
         }
         self.clock.not_before(now);
         self.machine.go_live();

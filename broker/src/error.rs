@@ -43,6 +43,19 @@ pub enum Error {
     /// The members of the cell cannot be changed so, or not now.
     #[error(transparent)]
     Members(raft::MembersError),
+    /// A broker that is to be taken in is not reached, or one side does not want the other.
+    #[error("broker {broker} {}: {reason}", if *is_refusal { "is not taken in" } else { "is not reached" })]
+    Unmet {
+        /// Its number.
+        broker: u64,
+        /// Whether waiting alone does not help.
+        is_refusal: bool,
+        /// What was said.
+        reason: String,
+    },
+    /// This broker was taken out of the cell: another one says so.
+    #[error("this broker was taken out of the cell: ask another one")]
+    Removed,
     /// The certificates of this broker cannot be used.
     #[error("this broker cannot show who it is")]
     Identity(#[source] raft::IdentityError),
@@ -119,6 +132,9 @@ impl From<raft::Error> for Error {
             raft::Error::Unknown => Error::Unknown,
             raft::Error::Stopped => Error::Stopped,
             raft::Error::Members(why) => Error::Members(why),
+            raft::Error::Unmet { node, is_refusal, reason } => {
+                Error::Unmet { broker: node, is_refusal, reason }
+            }
             other => Error::Raft(other),
         }
     }

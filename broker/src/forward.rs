@@ -128,6 +128,10 @@ pub(crate) enum Failure {
     Internal,
     /// The leader's disk has no room for it.
     NoSpace,
+    /// A broker is not reached, or does not want or is not wanted.
+    Unmet { broker: u64, is_refusal: bool, reason: String },
+    /// The broker was taken out of the cell.
+    Removed,
 }
 
 /// [`raft::MembersError`] as it is sent.
@@ -139,6 +143,7 @@ pub(crate) enum MembersFailure {
     UnderWay,
     Behind,
     NoPeers,
+    Used,
 }
 
 impl Format for Question {
@@ -162,6 +167,11 @@ impl From<&Error> for Failure {
             Error::TooLarge => Self::TooLarge,
             Error::NoSpace => Self::NoSpace,
             Error::Stopped => Self::Stopped,
+            Error::Removed => Self::Removed,
+            Error::Unmet { broker, is_refusal, reason } => {
+                let (broker, is_refusal, reason) = (*broker, *is_refusal, reason.clone());
+                Self::Unmet { broker, is_refusal, reason }
+            }
             Error::Members(why) => Self::Members(match why {
                 raft::MembersError::Exists => MembersFailure::Exists,
                 raft::MembersError::Missing => MembersFailure::Missing,
@@ -169,6 +179,7 @@ impl From<&Error> for Failure {
                 raft::MembersError::NoPeers => MembersFailure::NoPeers,
                 raft::MembersError::UnderWay => MembersFailure::UnderWay,
                 raft::MembersError::Behind => MembersFailure::Behind,
+                raft::MembersError::Used => MembersFailure::Used,
             }),
             other => {
                 tracing::error!(error = %Chain(other), "what another broker asked failed");
@@ -187,6 +198,11 @@ impl From<Failure> for Error {
             Failure::Unknown | Failure::Internal => Self::Unknown,
             Failure::TooLarge => Self::TooLarge,
             Failure::NoSpace => Self::NoSpace,
+            // The other one: there is another leader.
+            Failure::Removed => Self::NotLeader { leader: None },
+            Failure::Unmet { broker, is_refusal, reason } => {
+                Self::Unmet { broker, is_refusal, reason }
+            }
             // The one that stops is the other broker: there will be another leader.
             Failure::Stopped => Self::NotLeader { leader: None },
             Failure::Members(why) => Self::Members(match why {
@@ -196,6 +212,7 @@ impl From<Failure> for Error {
                 MembersFailure::NoPeers => raft::MembersError::NoPeers,
                 MembersFailure::UnderWay => raft::MembersError::UnderWay,
                 MembersFailure::Behind => raft::MembersError::Behind,
+                MembersFailure::Used => raft::MembersError::Used,
             }),
         }
     }
@@ -314,20 +331,58 @@ impl Parts {
         }
     }
 
-    /// Changes the members as their leader.
+    /// Changes the members as their leader. Everything that can be known before is checked before.
     pub(crate) async fn change_members_here(&self, question: &Question) -> Result<(), Error> {
-        let changed = match question {
+        match question {
             Question::Add { node, peer, api } => {
                 let endpoint = Endpoint { peer: peer.clone(), api: api.clone() };
-                self.raft.add_member(*node, endpoint, MEMBERS_PATIENCE).await
+                self.take_in(*node, endpoint).await
             }
-            Question::Remove { node } => self.raft.remove_member(*node, MEMBERS_PATIENCE).await,
+            Question::Remove { node } => {
+                self.raft.read_barrier().await?;
+                self.enlist(|member| member.is_voter).await?;
+                Ok(self.raft.remove_member(*node, MEMBERS_PATIENCE).await?)
+            }
             Question::Propose { .. }
             | Question::Report
             | Question::Root { .. }
             | Question::Reconcile => Ok(()),
-        };
-        Ok(changed?)
+        }
+    }
+
+    /// Takes a broker in: if it is there and is the one that is meant, it copies the log; then its
+    /// number counts as used, and then it votes.
+    async fn take_in(&self, node: u64, endpoint: Endpoint) -> Result<(), Error> {
+        self.raft.read_barrier().await?;
+        if !self.raft.status().members.iter().any(|member| member.node_id == node) {
+            if self.machine.read(|state| state.brokers().contains(&node)) {
+                return Err(Error::Members(raft::MembersError::Used));
+            }
+            self.raft.meet(node, &endpoint.peer).await?;
+        }
+        self.raft.admit_member(node, endpoint, MEMBERS_PATIENCE).await?;
+        self.enlist(|member| member.is_voter || member.node_id == node).await?;
+        Ok(self.raft.promote_member(node, MEMBERS_PATIENCE).await?)
+    }
+
+    /// Has the state remember the numbers of these members.
+    async fn enlist(&self, whom: impl Fn(&raft::Member) -> bool) -> Result<(), Error> {
+        let members = self.raft.status().members;
+        let term = self.raft.leadership().borrow().term;
+        for broker in members.iter().filter(|member| whom(member)).map(|member| member.node_id) {
+            if self.machine.read(|state| state.brokers().contains(&broker)) {
+                continue;
+            }
+            let enlist = Command::EnlistBroker { broker };
+            match self.propose(Actor::Leader, None, enlist, term).await? {
+                Outcome::Done { .. } | Outcome::Repeated { .. } => {}
+                Outcome::Refused { rejection } => {
+                    tracing::warn!(broker, %rejection, "a broker's number was not enlisted");
+                    return Err(Error::NotLeader { leader: None });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Has the leader change the members.

@@ -4,9 +4,9 @@
 //! only for a moment; a reader that sees a state finds all its records in the journal. An error
 //! here stops the process: storage failed or this replica diverged.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
 use sublet_core::{State, invariants};
@@ -15,7 +15,7 @@ use sublet_ledger::journal::{Cursor, Journal};
 use sublet_protocol::codec::{self, decode_record, encode_record};
 use sublet_protocol::commands::{Command, Outcome, Stamped};
 use sublet_protocol::events::Event;
-use sublet_protocol::ids::{CellId, TenantId};
+use sublet_protocol::ids::{CellId, CommandId, TenantId};
 use sublet_protocol::names::DisplayName;
 use sublet_protocol::records::Record;
 
@@ -97,6 +97,8 @@ pub(crate) struct CellMachine {
     replica: RwLock<Replica>,
     /// None once the cell was shut down.
     pub(crate) journal: RwLock<Option<Journal>>,
+    /// What other brokers are told and asked about, apart from the state that commands hold up.
+    belonging: Mutex<Belonging>,
     feed: Feed,
     /// Since when an entry is being applied.
     pub(crate) busy: Busy,
@@ -104,6 +106,13 @@ pub(crate) struct CellMachine {
     is_live: AtomicBool,
     /// Whether the next seal must yield a snapshot.
     wants_snapshot: AtomicBool,
+}
+
+/// Of which cell this is, and who ever belonged to it.
+#[derive(Default)]
+struct Belonging {
+    origin: Option<CommandId>,
+    brokers: BTreeSet<u64>,
 }
 
 #[derive(Default)]
@@ -139,6 +148,7 @@ impl CellMachine {
             level: sublet_core::FEATURE_LEVEL,
             replica: RwLock::new(Replica { shadow, ..Replica::default() }),
             journal: RwLock::new(Some(journal)),
+            belonging: Mutex::default(),
             feed: Feed::new(),
             busy: Busy::default(),
             is_live: AtomicBool::new(false),
@@ -161,6 +171,28 @@ impl CellMachine {
     fn can(&self, state: &State) -> Result<(), Failure> {
         let (cell, ours) = (state.feature_level(), self.level);
         if cell > ours { Err(Failure::Level { cell, ours }) } else { Ok(()) }
+    }
+
+    fn belonging(&self) -> MutexGuard<'_, Belonging> {
+        self.belonging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the state says of the cell and its brokers.
+    fn belong(&self, state: &State) {
+        let mut known = self.belonging();
+        known.origin = state.origin().or(known.origin);
+        if known.brokers.len() != state.brokers().len() {
+            known.brokers.clone_from(state.brokers());
+        }
+    }
+
+    /// A broker of several has its state back only when it hears from a leader; until then its
+    /// ledger says of which cell it is. A restored cell has a snapshot, and so its state.
+    pub(crate) fn belong_by_ledger(&self) -> Result<(), sublet_ledger::Error> {
+        let first = self.journal(|journal| journal.record(0)).transpose()?.flatten();
+        let mut known = self.belonging();
+        known.origin = known.origin.or(first.map(|record| record.cause));
+        Ok(())
     }
 
     fn replica(&self) -> RwLockReadGuard<'_, Replica> {
@@ -282,6 +314,7 @@ impl CellMachine {
                 None => None,
             }
         };
+        self.belong(&replica.state);
         let next = replica.state.next_index();
         if is_live {
             metrics::entry_applied(started.elapsed(), records.len());
@@ -394,6 +427,7 @@ impl CellMachine {
         replica.snapshot_at = next;
         let Replica { state, tally, .. } = &mut *replica;
         tally.resume(state);
+        self.belong(state);
         drop(replica);
         self.feed.reset(next);
         Ok(())
@@ -426,6 +460,14 @@ impl Machine for CellMachine {
 
     fn restore(&self, at: LogPosition, snapshot: &[u8]) -> Result<(), MachineError> {
         Ok(self.restore_from(at, snapshot)?)
+    }
+
+    fn origin(&self) -> Option<u128> {
+        self.belonging().origin.map(CommandId::get)
+    }
+
+    fn has_enlisted(&self, node: u64) -> bool {
+        self.belonging().brokers.contains(&node)
     }
 
     fn pieces(&self) -> Vec<Piece> {

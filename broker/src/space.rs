@@ -258,6 +258,8 @@ const fn ends(command: &Command) -> bool {
         | Command::ReportCheckpoint { .. }
         | Command::RecallLease { .. }
         | Command::DeclareStalled { .. }
+        // A broker that goes, or comes for it.
+        | Command::EnlistBroker { .. }
         | Command::RemoveNode { .. } => true,
         // A seal frees room in the end, and needs as much as the state is large before that.
         Command::SealTail

@@ -467,6 +467,11 @@ pub enum Command {
         /// The name; none erases it.
         name: Option<DisplayName>,
     },
+    /// Remember that a broker's number was used, before the broker gets a vote.
+    EnlistBroker {
+        /// The number.
+        broker: u64,
+    },
 }
 
 /// How an owner recalls a lease through the broker.
@@ -519,6 +524,7 @@ impl Command {
             Command::RaiseFeatureLevel { .. } => "raise_feature_level",
             Command::ClosePeriod { .. } => "close_period",
             Command::NameTenant { .. } => "name_tenant",
+            Command::EnlistBroker { .. } => "enlist_broker",
         }
     }
 }

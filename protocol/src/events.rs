@@ -400,6 +400,11 @@ pub enum Event {
         /// Whether it has one now.
         is_named: bool,
     },
+    /// A broker's number was used: it is never given to another one.
+    BrokerEnlisted {
+        /// The number.
+        broker: u64,
+    },
 }
 
 impl Event {
@@ -451,6 +456,7 @@ impl Event {
             Event::FeatureLevelRaised { .. } => "feature_level_raised",
             Event::PeriodClosed { .. } => "period_closed",
             Event::TenantNamed { .. } => "tenant_named",
+            Event::BrokerEnlisted { .. } => "broker_enlisted",
         }
     }
 
@@ -524,6 +530,7 @@ impl Event {
             | Event::MemberStopped { lease, .. } => Names::of(None, Some(*lease), None),
             Event::CellCreated { .. }
             | Event::CellRestored { .. }
+            | Event::BrokerEnlisted { .. }
             | Event::FeatureLevelRaised { .. }
             | Event::PolicySet { .. }
             | Event::NodeRegistered { .. }

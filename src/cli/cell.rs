@@ -44,8 +44,8 @@ pub(super) struct Init {
 /// Take a broker in.
 #[derive(Debug, Args)]
 pub(super) struct Join {
-    /// Its number, as in its configuration.
-    #[arg(long, value_name = "N")]
+    /// Its number, as in its configuration, from 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     id: u64,
     /// Where other brokers find it, as host:port.
     #[arg(long, value_name = "ADDRESS")]
@@ -62,7 +62,7 @@ pub(super) struct Join {
 #[derive(Debug, Args)]
 pub(super) struct Replace {
     /// The number of the one that goes.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     old: u64,
     #[command(flatten)]
     new: Join,
@@ -72,7 +72,7 @@ pub(super) struct Replace {
 #[derive(Debug, Args)]
 pub(super) struct Remove {
     /// Its number.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     id: u64,
 }
 
@@ -98,6 +98,14 @@ impl Cell {
                     return Err(Failure::usage(what)
                         .because("a number stands for one disk and the votes written on it"));
                 }
+                // Before anything is done: a wrong number would leave both in.
+                let view = client.cell()?;
+                if !view.brokers.iter().any(|broker| broker.id == old) {
+                    let there: Vec<u64> = view.brokers.iter().map(|broker| broker.id).collect();
+                    let what = format!("broker {old} is not one of the cell; nothing was changed");
+                    return Err(Failure::new(Exit::NotFound, what)
+                        .because(format!("the cell has brokers {there:?}")));
+                }
                 new.run(&client)?;
                 client.remove_broker(old)?
             }
@@ -119,33 +127,74 @@ impl Raise {
         if let Some(broker) = silent {
             let what = format!("broker {} does not say what it can do", broker.id);
             return Err(Failure::new(Exit::Temporary, what)
-                .because("the cell is raised only if every broker can follow"));
+                .because("BROKER_SILENT: the cell is raised only if every broker can follow")
+                .hint("start it, or take it out: sublet cell remove"));
         }
         let can = view.brokers.iter().filter_map(|broker| broker.feature_level).min();
         match can {
             Some(level) if level > view.feature_level => client.raise_level(level),
-            _ => Ok(view),
+            _ => {
+                output::note(&format!(
+                    "nothing to raise: the cell is at feature level {}, the highest that every \
+                     broker can do",
+                    view.feature_level
+                ));
+                Ok(view)
+            }
         }
     }
 }
 
 impl Join {
-    /// Asks until the broker votes.
+    /// Asks until the broker votes, and says what it waits for.
     fn run(&self, client: &Client) -> Outcome<CellView> {
         let give_up = Instant::now() + Duration::from_secs(self.timeout.get());
         let broker = BrokerAdd { id: self.id, peer: self.peer.clone(), api: self.api.clone() };
-        let mut is_told = false;
+        let mut told = String::new();
         loop {
-            match client.add_broker(&broker) {
-                Err(failure) if failure.exit() == Exit::Temporary && Instant::now() < give_up => {
-                    if !is_told {
-                        output::note(&format!("waiting for broker {}: {failure}", self.id));
-                        is_told = true;
-                    }
-                    std::thread::sleep(PAUSE);
-                }
-                outcome => return outcome,
+            let failure = match client.add_broker(&broker) {
+                Ok(view) => return Ok(view),
+                Err(failure) if failure.exit() == Exit::Temporary => failure,
+                Err(failure) => return Err(failure),
+            };
+            if Instant::now() >= give_up {
+                let failure = failure.ending(Exit::TimedOut).because("the time for it is over");
+                return Err(self.left(client, failure));
             }
+            let waits_for = self.waits_for(&failure);
+            if waits_for != told {
+                output::note(&waits_for);
+                told = waits_for;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn waits_for(&self, failure: &Failure) -> String {
+        let Join { id, peer, .. } = self;
+        if failure.has_code("BROKER_UNREACHED") {
+            format!("waiting for broker {id} to answer at {peer}")
+        } else if failure.has_code("BROKER_BEHIND") {
+            format!("waiting for broker {id}: it copies the log, and has no vote yet")
+        } else if failure.has_code("CHANGE_UNDER_WAY") {
+            "waiting for another change of the members to end".to_owned()
+        } else {
+            let first = failure.to_string();
+            format!("waiting for the cell: {}", first.lines().next().unwrap_or_default())
+        }
+    }
+
+    /// Says so if the broker is in already, without a vote.
+    fn left(&self, client: &Client, failure: Failure) -> Failure {
+        let is_left = client.cell().is_ok_and(|view| {
+            view.brokers.iter().any(|b| b.id == self.id && b.role == BrokerRole::Learner)
+        });
+        match is_left {
+            true => failure
+                .because(format!("broker {} is in the cell, without a vote", self.id))
+                .hint(format!("take it out: sublet cell remove --id {}", self.id))
+                .hint("or go on: the same command again"),
+            false => failure.because("nothing was changed"),
         }
     }
 }

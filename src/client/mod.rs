@@ -12,6 +12,7 @@ mod sse;
 use std::cell::RefCell;
 use std::io::{BufReader, Read};
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -31,6 +32,8 @@ use sse::Events;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// How long a connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long an answer is waited for without a word.
+const PATIENCE: Duration = Duration::from_millis(1_500);
 /// Waits between tries of one request; a server that is starting or electing is back within them.
 const WAITS: [Duration; 4] = [
     Duration::from_millis(200),
@@ -118,9 +121,22 @@ impl Client {
         path: &str,
         body: &B,
     ) -> Outcome<T> {
+        self.not_stale()?;
         let body = json(body)?;
         let response = self.send(&Method::POST, path, Some(&body), None)?;
         self.read(path, response)
+    }
+
+    /// Nothing is changed or planned on an answer that may be behind.
+    fn not_stale(&self) -> Outcome<()> {
+        match self.reads {
+            Reads::Current => Ok(()),
+            Reads::Stale => {
+                Err(Failure::usage("--stale is for reads, and this asks for more than a read")
+                    .because("nothing was changed")
+                    .hint("leave out --stale"))
+            }
+        }
     }
 
     /// Changes something.
@@ -141,6 +157,7 @@ impl Client {
         path: &str,
         body: Option<&[u8]>,
     ) -> Outcome<T> {
+        self.not_stale()?;
         let key = crate::random::hex()?;
         let response = self.send(method, path, body, Some(&key))?;
         self.keep_receipt(response.headers())?;
@@ -197,7 +214,15 @@ impl Client {
             match self.attempt(method, path, body, &headers)? {
                 Try::Answer(response) => return Ok(response),
                 Try::Again(failure, asked) => match waits.next() {
-                    Some(wait) => std::thread::sleep(wait.max(asked)),
+                    Some(wait) => {
+                        // The first of them comes within a moment: only the last ones are news.
+                        if wait >= PATIENCE / 2 {
+                            let text = failure.to_string();
+                            let first = text.lines().next().unwrap_or_default();
+                            output::note(&format!("asking again: {first}"));
+                        }
+                        std::thread::sleep(wait.max(asked));
+                    }
                     None => return Err(failure),
                 },
             }
@@ -225,6 +250,7 @@ impl Client {
         if let Some(token) = self.token()? {
             request = request.header("authorization", format!("Bearer {token}"));
         }
+        let waiting = Waiting::begin(format!("waiting for {} to answer", self.settings.server));
         let result = match body {
             Some(body) => {
                 let request = request.header("content-type", "application/json");
@@ -235,6 +261,7 @@ impl Client {
             }
             None => request.body(()).map_err(ureq::Error::from).and_then(|r| self.agent.run(r)),
         };
+        drop(waiting);
         match result {
             Ok(response) if response.status().is_success() => {
                 if is_stale {
@@ -292,6 +319,29 @@ impl Client {
                 .because(format!("status {status}: {error}"))
                 .hint("is that a Sublet server, and of the same version as this command?")
         })
+    }
+}
+
+/// Says on standard error what is waited for, if it takes longer than [`PATIENCE`].
+struct Waiting {
+    over: Option<mpsc::Sender<()>>,
+}
+
+impl Waiting {
+    fn begin(what: String) -> Waiting {
+        let (over, waits) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            if waits.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                output::note(&what);
+            }
+        });
+        Waiting { over: Some(over) }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        drop(self.over.take());
     }
 }
 

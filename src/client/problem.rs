@@ -35,6 +35,9 @@ pub(super) fn failure(status: StatusCode, body: &[u8], path: &str) -> Failure {
             .because("a token is refused if it is expired, altered or not for this server")
             .hint("leave out --token and SUBLET_TOKEN: a new one is made with the profile's key")
             .hint("or have one printed: sublet token"),
+        _ if status == StatusCode::GONE => {
+            failure.hint("name a broker of the cell: --server URL, or the variable SUBLET_SERVER")
+        }
         Exit::Auth => failure.hint("which rights a token has: sublet token --help"),
         _ => failure,
     }

@@ -207,8 +207,13 @@ fn announce(settings: &Settings, cell: &Cell, server: &Server) -> Outcome<()> {
 }
 
 /// Something inside failed: with the whole chain of causes.
-fn broken(what: &str, error: &dyn std::error::Error) -> Failure {
-    let mut failure = Failure::new(Exit::Failed, what).because(error);
+fn broken(what: &str, error: &(dyn std::error::Error + 'static)) -> Failure {
+    // What the configuration names is there to be put right, as a wrong line of it is.
+    let identity = error.downcast_ref().is_some_and(|error| {
+        matches!(error, sublet_broker::Error::Identity(_) | sublet_broker::Error::LedgerKey { .. })
+    });
+    let exit = if identity { Exit::Usage } else { Exit::Failed };
+    let mut failure = Failure::new(exit, what).because(error);
     let mut next = error.source();
     while let Some(cause) = next {
         failure = failure.because(cause);

@@ -8,7 +8,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::Timestamp;
 
 use crate::decide::{self, Part};
-use crate::evolve::evolve;
+use crate::evolve::{evolve, originate};
 use crate::mutation::Mutation;
 use crate::state::State;
 
@@ -153,6 +153,7 @@ impl Journal<'_> {
         for event in events {
             let index = state.next_index();
             evolve(state, self.now, &event);
+            originate(state, self.stamped.id, &event);
             self.records.push(Record {
                 index,
                 term: self.term,

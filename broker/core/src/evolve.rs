@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use sublet_protocol::capacity::{Origin, SliceId};
 use sublet_protocol::commands::NackReason;
 use sublet_protocol::events::{Event, Settlement};
-use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
+use sublet_protocol::ids::{CommandId, GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::money::MicroCredits;
 use sublet_protocol::offers::OfferTerms;
@@ -38,6 +38,14 @@ const KNOWN_CLUSTER: &str = "INV-12: an event names a cluster that exists";
 pub fn fold(state: &mut State, record: &Record) {
     assert_eq!(record.index, state.next_index, "INV-12: records are folded in order, each once");
     evolve(state, record.time, &record.event);
+    originate(state, record.cause, &record.event);
+}
+
+/// Notes by which command the cell came to be what it is.
+pub(crate) fn originate(state: &mut State, cause: CommandId, event: &Event) {
+    if matches!(event, Event::CellCreated { .. } | Event::CellRestored { .. }) {
+        state.origin = Some(cause);
+    }
 }
 
 /// Records a fact that happened `at` this ledger time.
@@ -59,6 +67,9 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             }
         }
         Event::FeatureLevelRaised { level } => state.feature_level = *level,
+        Event::BrokerEnlisted { broker } => {
+            state.brokers.insert(*broker);
+        }
         Event::PolicySet { policy } => state.policy = policy.clone(),
         Event::TenantCreated { tenant, parent } => tenant_created(state, *tenant, *parent),
         Event::QuotaSet { tenant, model, quota } => {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use sublet_protocol::capacity::{Part, SliceId};
 use sublet_protocol::ids::{
-    CellId, ClusterId, DeviceId, GpuModel, LeaseId, NodeId, RequestId, TenantId,
+    CellId, ClusterId, CommandId, DeviceId, GpuModel, LeaseId, NodeId, RequestId, TenantId,
 };
 use sublet_protocol::money::Price;
 use sublet_protocol::policy::Policy;
@@ -73,6 +73,8 @@ pub(crate) enum Due {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
     pub(crate) cell: Option<(CellId, u32)>,
+    pub(crate) origin: Option<CommandId>,
+    pub(crate) brokers: BTreeSet<u64>,
     pub(crate) feature_level: u16,
     pub(crate) policy: Policy,
     pub(crate) now: Timestamp,
@@ -110,6 +112,20 @@ impl State {
     #[must_use]
     pub const fn cell(&self) -> Option<(CellId, u32)> {
         self.cell
+    }
+
+    /// The command that founded or last restored the cell. It is random, so two cells of one name, or
+    /// two restored from one backup, are told apart by it.
+    #[must_use]
+    pub const fn origin(&self) -> Option<CommandId> {
+        self.origin
+    }
+
+    /// Every number that a broker with a vote ever had, but for those of a cell whose members never
+    /// changed. None is given to another broker.
+    #[must_use]
+    pub const fn brokers(&self) -> &BTreeSet<u64> {
+        &self.brokers
     }
 
     /// What the cell may use. Behaviour that a replica of an older program would not share asks for

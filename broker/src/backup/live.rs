@@ -1,6 +1,8 @@
 //! A backup of a running cell, piece by piece. The journal only grows, so the records up to the one
 //! that was the last at the beginning are the same however long it takes.
 
+use std::collections::BTreeSet;
+
 use super::{Header, Writer};
 use crate::cell::{Cell, RECORDS_MAX};
 use crate::error::Error;
@@ -29,7 +31,10 @@ impl Cell {
         let founded = self.read(sublet_core::State::cell).await?;
         let (cell, epoch) = founded.ok_or(Error::NotLeader { leader: None })?;
         let head = self.head()?;
-        let brokers = self.status().members.iter().map(|member| member.node_id).collect();
+        let members = self.status().members.into_iter().map(|member| member.node_id);
+        let mut brokers: BTreeSet<u64> = members.collect();
+        brokers.extend(self.read_stale(|state| state.brokers().clone()));
+        let brokers = brokers.into_iter().collect();
         let (records, root) = (head.size, head.root.to_string());
         let header = Header { cell, epoch, records, root, brokers };
         Ok(Pieces { cell: self.clone(), header, next: 0, stage: Stage::Header })

@@ -171,9 +171,17 @@ impl From<Error> for ApiError {
                     MembersError::LastVoter => (StatusCode::CONFLICT, "LAST_VOTER"),
                     MembersError::UnderWay => (unavailable, "CHANGE_UNDER_WAY"),
                     MembersError::Behind => (unavailable, "BROKER_BEHIND"),
+                    MembersError::Used => (StatusCode::CONFLICT, "BROKER_NUMBER_USED"),
                 };
                 ApiError::new(status, code, why.to_string())
             }
+            Error::Unmet { is_refusal: true, .. } => {
+                ApiError::new(StatusCode::CONFLICT, "BROKER_REFUSED", error.to_string())
+            }
+            Error::Unmet { is_refusal: false, .. } => {
+                ApiError::new(unavailable, "BROKER_UNREACHED", error.to_string())
+            }
+            Error::Removed => ApiError::new(StatusCode::GONE, "BROKER_REMOVED", error.to_string()),
             Error::NoSpace => {
                 let detail = "the leader's disk is full: only what ends something is taken; \
                               try again when there is room";

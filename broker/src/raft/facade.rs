@@ -129,7 +129,7 @@ impl Raft {
         }
         let shared = Arc::new(Shared::default());
         let port = match &options.peers {
-            Some(peers) => Some(Port::open(peers, &options).await?),
+            Some(peers) => Some(Port::open(peers, &options, &machine).await?),
             None => None,
         };
         let for_peers = Arc::clone(&machine);
@@ -368,7 +368,51 @@ impl Raft {
         endpoint: Endpoint,
         patience: Duration,
     ) -> Result<(), Error> {
-        members::add(&self.inner.core, node, endpoint, patience).await
+        self.admit_member(node, endpoint, patience).await?;
+        self.promote_member(node, patience).await
+    }
+
+    /// The first half of [`Raft::add_member`]: the node has nearly all of the log, and no vote.
+    ///
+    /// # Errors
+    /// As [`Raft::add_member`].
+    pub async fn admit_member(
+        &self,
+        node: u64,
+        endpoint: Endpoint,
+        patience: Duration,
+    ) -> Result<(), Error> {
+        members::admit(&self.inner.core, node, endpoint, patience).await
+    }
+
+    /// The second half of [`Raft::add_member`]: the node votes.
+    ///
+    /// # Errors
+    /// As [`Raft::add_member`].
+    pub async fn promote_member(&self, node: u64, patience: Duration) -> Result<(), Error> {
+        members::promote(&self.inner.core, node, patience).await
+    }
+
+    /// Calls a node at an address, which need not be a member, and greets it: whether it is the one
+    /// that is meant, and both want one another.
+    ///
+    /// # Errors
+    /// [`Error::Unmet`]; [`Error::Members`] on a node that talks to no others.
+    pub async fn meet(&self, node: u64, address: &str) -> Result<(), Error> {
+        let Some(asker) = &self.inner.asker else {
+            return Err(Error::Members(super::types::MembersError::NoPeers));
+        };
+        asker.meet(node, address).await.map_err(|(is_refusal, reason)| Error::Unmet {
+            node,
+            is_refusal,
+            reason,
+        })
+    }
+
+    /// Whether another broker has said that this one was taken out of the cell.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.inner.asker.as_ref().is_some_and(Asker::is_removed)
     }
 
     /// Takes a node out of the cell. Only the leader can do it, one change at a time; it may be the
@@ -482,7 +526,11 @@ struct Port {
 }
 
 impl Port {
-    async fn open(peers: &Peers, options: &Options) -> Result<Self, Error> {
+    async fn open(
+        peers: &Peers,
+        options: &Options,
+        machine: &Arc<dyn Machine>,
+    ) -> Result<Self, Error> {
         let address = peers.listen;
         if !peers.identity.is_protected() && !address.ip().to_canonical().is_loopback() {
             let problem = "must be a loopback address where connections are not protected";
@@ -491,7 +539,7 @@ impl Port {
         let failed = |source| Error::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let site = Arc::new(Site::new(options, peers.identity.clone()));
+        let site = Arc::new(Site::new(options, peers.identity.clone(), Arc::clone(machine)));
         Ok(Self { listener, address, site })
     }
 }

@@ -53,12 +53,12 @@ fn known(core: &Core) -> Vec<Member> {
     members(&core.metrics().borrow_watched().clone())
 }
 
-/// Takes a node in and gives it a vote once it has caught up. Asked again it goes on.
+/// Takes a node in and waits until it has nearly all of the log. Asked again it goes on.
 ///
 /// # Errors
 /// [`Error::NotLeader`], [`Error::Members`], [`Error::Stopped`]; [`Error::Unknown`] if time ran out
 /// before the change was known to be made.
-pub(super) async fn add(
+pub(super) async fn admit(
     core: &Core,
     node: u64,
     endpoint: Endpoint,
@@ -76,14 +76,24 @@ pub(super) async fn add(
             change(core, ChangeMembers::AddNodes(nodes), patience).await?;
         }
     }
-    caught_up(core, node, patience).await?;
+    caught_up(core, node, patience).await
+}
+
+/// Gives a node that was admitted its vote.
+///
+/// # Errors
+/// As [`admit`].
+pub(super) async fn promote(core: &Core, node: u64, patience: Duration) -> Result<(), Error> {
+    if known(core).iter().any(|member| member.node_id == node && member.is_voter) {
+        return Ok(());
+    }
     change(core, ChangeMembers::AddVoterIds(BTreeSet::from([node])), patience).await
 }
 
 /// Takes a node's vote, and then the node, out of the cell.
 ///
 /// # Errors
-/// As [`add`].
+/// As [`admit`].
 pub(super) async fn remove(core: &Core, node: u64, patience: Duration) -> Result<(), Error> {
     let members = known(core);
     let Some(member) = members.iter().find(|member| member.node_id == node) else {

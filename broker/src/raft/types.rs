@@ -43,6 +43,16 @@ pub trait Machine: Send + Sync + 'static {
     /// An error stops the process, or fails [`Raft::open`](super::Raft::open).
     fn restore(&self, at: LogPosition, snapshot: &[u8]) -> Result<(), MachineError>;
 
+    /// What tells this cell from others of its name; nothing while it is not known.
+    fn origin(&self) -> Option<u128> {
+        None
+    }
+
+    /// Whether the cell is known to have given this number to a broker.
+    fn has_enlisted(&self, _node: u64) -> bool {
+        false
+    }
+
     /// What a replica needs besides a snapshot that was sealed here so far: immutable, in order,
     /// equal on every replica.
     fn pieces(&self) -> Vec<Piece> {
@@ -286,6 +296,16 @@ pub enum Error {
         /// Who leads, if known.
         leader: Option<u64>,
     },
+    /// Another broker cannot be reached, or one of the two does not want the other.
+    #[error("broker {node} {}: {reason}", if *is_refusal { "is not taken in" } else { "is not reached" })]
+    Unmet {
+        /// Whom this node called.
+        node: u64,
+        /// Whether waiting alone does not help.
+        is_refusal: bool,
+        /// What it or the system said.
+        reason: String,
+    },
     /// No quorum of the cell answered.
     #[error("no quorum")]
     NoQuorum,
@@ -333,6 +353,12 @@ pub enum MembersError {
     /// Another change is under way.
     #[error("another change of the members is under way; one at a time")]
     UnderWay,
+    /// The number belonged to another broker once.
+    #[error(
+        "the cell had a broker of this number before: a number stands for one disk and the votes on \
+         it; give the new broker a number that was never used"
+    )]
+    Used,
     /// The new node does not catch up.
     #[error("the new node did not catch up in time; it stays a learner and may be asked for again")]
     Behind,

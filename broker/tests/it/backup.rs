@@ -97,6 +97,9 @@ async fn a_cell_restored_from_a_backup_has_its_ledger_and_goes_on_in_a_new_epoch
         let record = cell.record(size).unwrap().unwrap();
         assert_eq!(record.event, Event::CellRestored { epoch: 1 });
         assert_eq!(cell.read(sublet_core::State::cell).await.unwrap(), Some((cell_id(), 1)));
+        // Neither the old number nor the new one is ever given to another broker.
+        let numbers = cell.read(|state| state.brokers().clone()).await.unwrap();
+        assert_eq!(numbers.into_iter().collect::<Vec<_>>(), [1, NEW]);
         let members: Vec<u64> = cell.status().members.iter().map(|m| m.node_id).collect();
         assert_eq!(members, [NEW]);
         // What was asked for before the backup was done; what came after it is not known.
@@ -130,7 +133,7 @@ async fn a_restored_cell_is_backed_up_and_restored_again() {
     let second = folder.path().join("second");
     let kept = take(&cell, &second).await;
     cell.shutdown().await;
-    assert_eq!((kept.header.epoch, kept.header.brokers), (1, vec![NEW]));
+    assert_eq!((kept.header.epoch, kept.header.brokers), (1, vec![1, NEW]));
     let same = backup::restore(&second, &newer, founder());
     assert!(matches!(same, Err(Error::OldBroker { broker: NEW })), "{same:?}");
     backup::restore(&second, &newer, Founder { broker: 10, ..founder() }).unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sublet_broker::clock::ClockKind;
 use sublet_broker::config::Peers;
-use sublet_broker::raft::{Begin, Endpoint, Security};
-use sublet_broker::{Cell, Config};
+use sublet_broker::raft::{Begin, Endpoint, MembersError, Security};
+use sublet_broker::{Cell, Config, Error};
 use sublet_protocol::commands::{Actor, Command, Outcome};
 use tempfile::TempDir;
 
@@ -160,4 +160,77 @@ async fn a_broker_that_was_replaced_leaves_and_the_cell_goes_on() {
     for broker in [one, three, four] {
         broker.cell.shutdown().await;
     }
+}
+
+/// The members of the cell as a broker knows them.
+fn members(broker: &Broker) -> Vec<u64> {
+    broker.cell.status().members.iter().map(|member| member.node_id).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_a_broker_that_was_taken_out_is_never_given_again() {
+    let (one, two) = (Broker::start(1).await, Broker::start(2).await);
+    one.add(&two).await;
+    one.cell.remove_broker(2).await.unwrap();
+    let other = Broker::start(2).await;
+    let again = one.cell.add_broker(2, endpoint(other.listen)).await;
+    assert!(matches!(again, Err(Error::Members(MembersError::Used))), "{again:?}");
+    assert_eq!(members(&one), [1]);
+    // A backup knows it, and so does a cell that is made of it.
+    let pieces = one.cell.backup().await.unwrap();
+    assert_eq!(pieces.header().brokers, [1, 2]);
+    // The one that was taken out hears of it, and says so instead of looking for a leader.
+    for _ in 0..600 {
+        if matches!(two.cell.read(|_| ()).await, Err(Error::Removed)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let told = two.cell.read(|_| ()).await;
+    assert!(matches!(told, Err(Error::Removed)), "{told:?}");
+    for broker in [one, two, other] {
+        broker.cell.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_not_there_or_another_one_is_refused_before_anything_is_changed() {
+    let (one, two) = (Broker::start(1).await, Broker::start(2).await);
+    let absent = one.cell.add_broker(3, endpoint(free_port())).await;
+    assert!(matches!(absent, Err(Error::Unmet { is_refusal: false, .. })), "{absent:?}");
+    let other = one.cell.add_broker(3, endpoint(two.listen)).await;
+    assert!(matches!(other, Err(Error::Unmet { broker: 3, is_refusal: true, .. })), "{other:?}");
+    assert!(other.unwrap_err().to_string().contains("broker 3 was meant, but broker 2"));
+    assert_eq!(members(&one), [1]);
+    // That costs the right one nothing.
+    one.add(&two).await;
+    for broker in [one, two] {
+        broker.cell.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_with_the_data_of_another_cell_of_the_same_name_is_not_taken_in() {
+    let (one, two) = (Broker::start(1).await, Broker::start(2).await);
+    one.add(&two).await;
+    set_up(&one.cell).await;
+    agree(&[&one, &two]).await;
+    // Founded apart under the same name; and with it a cell that was restored.
+    let apart = TempDir::new().unwrap();
+    let mut config = broker(apart.path(), 7, free_port());
+    config.begin = Begin::Found;
+    let listen = config.peers.as_ref().unwrap().listen;
+    let founded = Cell::open(config).await.unwrap();
+    // With its data it stands alone, started again or not.
+    let refused = one.cell.add_broker(7, endpoint(listen)).await;
+    assert!(matches!(refused, Err(Error::Unmet { is_refusal: true, .. })), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains("another cell named"));
+    // The other way round: a broker of a cell of two, which has no snapshot and hears of no leader.
+    one.cell.shutdown().await;
+    let two = two.restart().await;
+    let refused = founded.add_broker(2, endpoint(two.listen)).await;
+    assert!(matches!(refused, Err(Error::Unmet { is_refusal: true, .. })), "{refused:?}");
+    assert_eq!(founded.status().members.len(), 1);
+    two.cell.shutdown().await;
+    founded.shutdown().await;
 }

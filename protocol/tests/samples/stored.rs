@@ -127,6 +127,7 @@ fn all_commands() -> Vec<Command> {
         Command::RaiseFeatureLevel { level: 2 },
         Command::ClosePeriod { until: Timestamp::new(1_775_001_600_000) },
         Command::NameTenant { tenant: tenant(), name: Some("Zürich / 团队".parse().unwrap()) },
+        Command::EnlistBroker { broker: 4 },
     ]
 }
 
@@ -144,7 +145,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 32, "a command has no sample");
+    assert_eq!(all.len(), 33, "a command has no sample");
     [all, promises()].concat()
 }
 
@@ -305,6 +306,7 @@ fn lease_events() -> Vec<Event> {
             until: Timestamp::new(1_775_001_600_000),
         },
         Event::TenantNamed { tenant: tenant(), is_named: true },
+        Event::BrokerEnlisted { broker: 4 },
     ]
 }
 
@@ -323,6 +325,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 44, "an event has no sample");
+    assert_eq!(all.len(), 45, "an event has no sample");
     all
 }

@@ -130,6 +130,7 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
             supply::remove_node(state, actor, (*cluster, *node))
         }
         Command::RaiseFeatureLevel { level } => setup::raise_level(state, actor, *level),
+        Command::EnlistBroker { broker } => setup::enlist_broker(state, actor, *broker),
         Command::Sweep => sweep::sweep(state, actor, now),
         Command::SealTail => sweep::seal_tail(state, actor),
     }

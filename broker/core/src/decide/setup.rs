@@ -9,7 +9,7 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::Tier;
 use sublet_protocol::units::Timestamp;
 
-use super::{Decision, only_operator, only_owner_of};
+use super::{Decision, only_leader, only_operator, only_owner_of};
 use crate::quota::LEVELS_MAX;
 use crate::state::State;
 
@@ -35,6 +35,15 @@ pub(super) fn raise_level(state: &State, actor: &Actor, level: u16) -> Decision 
         return Ok(Vec::new());
     }
     Ok(vec![Event::FeatureLevelRaised { level }])
+}
+
+/// The leader says it before it gives a vote, or takes one.
+pub(super) fn enlist_broker(state: &State, actor: &Actor, broker: u64) -> Decision {
+    only_leader(actor)?;
+    match state.brokers.contains(&broker) {
+        true => Ok(Vec::new()),
+        false => Ok(vec![Event::BrokerEnlisted { broker }]),
+    }
 }
 
 pub(super) fn set_policy(state: &State, actor: &Actor, policy: &Policy) -> Decision {

@@ -318,6 +318,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::MemberStopped { .. }
         | Event::TailSealed { .. }
         | Event::CellRestored { .. }
+        | Event::BrokerEnlisted { .. }
         | Event::FeatureLevelRaised { .. }
         | Event::KeyUsed { .. }
         | Event::KeysForgotten { .. }

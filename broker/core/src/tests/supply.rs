@@ -205,3 +205,16 @@ fn the_feature_level_is_raised_by_an_operator_and_never_goes_back() {
     assert_eq!(world.must(operator(), raise(2)), vec![]);
     assert_eq!(world.state.feature_level(), 3);
 }
+
+#[test]
+fn a_broker_is_enlisted_by_the_leader_once_and_for_ever() {
+    let mut world = World::new();
+    let enlist = |broker| Command::EnlistBroker { broker };
+    for other in [agent(gpu(0)), user("acme"), operator()] {
+        world.refuse(other, enlist(4), Rejection::NotAllowed);
+    }
+    assert_eq!(world.must(Actor::Leader, enlist(4)), vec![Event::BrokerEnlisted { broker: 4 }]);
+    assert_eq!(world.must(Actor::Leader, enlist(4)), vec![]);
+    world.must(Actor::Leader, enlist(2));
+    assert_eq!(world.state.brokers().iter().copied().collect::<Vec<_>>(), [2, 4]);
+}

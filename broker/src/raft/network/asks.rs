@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::frame::{Sink, Source};
 use super::hello::Purpose;
 use super::messages::{Message, Question, Reply};
+use super::pauses::is_refusal;
 use super::peer::Site;
 
 /// Questions to one leader that wait to be sent.
@@ -100,6 +101,23 @@ impl Asker {
             mpsc::error::TrySendError::Closed(_) => Missed::NotSent,
         })?;
         answer.await.unwrap_or(Err(Missed::Unknown))
+    }
+
+    /// Greets `node` at `address` and hangs up.
+    ///
+    /// # Errors
+    /// Whether it is a refusal, and what was said.
+    pub(in super::super) async fn meet(
+        &self,
+        node: u64,
+        address: &str,
+    ) -> Result<(), (bool, String)> {
+        let met = self.site.dial(node, address, Purpose::Questions).await;
+        met.map(drop).map_err(|error| (is_refusal(&error), error.to_string()))
+    }
+
+    pub(in super::super) fn is_removed(&self) -> bool {
+        self.site.is_removed()
     }
 
     fn line(&self, node: u64, address: &str) -> mpsc::Sender<Waiting> {

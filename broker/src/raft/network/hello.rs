@@ -35,6 +35,8 @@ struct Hello {
     from: u64,
     to: u64,
     purpose: Purpose,
+    /// What tells the caller's cell from others of its name; nothing before it has its state.
+    origin: Option<u128>,
 }
 
 impl Format for Hello {
@@ -94,6 +96,27 @@ pub(super) enum Refusal {
         /// Who it says it is.
         node: u64,
     },
+    /// Both have data, of two cells that have one name.
+    #[error(
+        "its data is of another cell named {cell}: one founded apart, or from before a restore or \
+         after another one; begin with an empty data folder and a number of its own"
+    )]
+    OtherOrigin {
+        /// The name.
+        cell: String,
+    },
+    /// The caller was taken out of the cell.
+    #[error("broker {node} was taken out of the cell: its number is not used again")]
+    Removed {
+        /// Its number.
+        node: u64,
+    },
+}
+
+/// Whether a greeting was refused because the caller was taken out of the cell.
+pub(super) fn says_removed(error: &io::Error) -> bool {
+    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>());
+    matches!(refusal, Some(Refusal::Removed { .. }))
 }
 
 /// Who this node is.
@@ -120,8 +143,8 @@ pub(super) struct Guest {
 pub(super) async fn greet(
     frames: &mut Frames,
     us: &Us,
-    to: u64,
-    purpose: Purpose,
+    origin: Option<u128>,
+    (to, purpose): (u64, Purpose),
 ) -> io::Result<u16> {
     let hello = Hello {
         protocol: PROTOCOL,
@@ -131,6 +154,7 @@ pub(super) async fn greet(
         from: us.node,
         to,
         purpose,
+        origin,
     };
     frames.send_within(&hello, GREETING).await?;
     match frames.next_within(GREETING).await? {
@@ -142,18 +166,27 @@ pub(super) async fn greet(
     }
 }
 
-/// Hears the greeting of whoever has connected, and answers it. `is_certified` says whether the
-/// certificate of the connection is that of a node.
+/// What is known of callers and the cell when a greeting is judged.
+pub(super) struct Known<C, R> {
+    /// As [`Hello::origin`], of the side that is called.
+    pub(super) origin: Option<u128>,
+    /// Whether the certificate of the connection is that of a node.
+    pub(super) is_certified: C,
+    /// Whether a node was taken out of the cell.
+    pub(super) is_removed: R,
+}
+
+/// Hears the greeting of whoever has connected, and answers it.
 ///
 /// # Errors
 /// What the connection gave, or `PermissionDenied` with our [`Refusal`].
 pub(super) async fn receive(
     frames: &mut Frames,
     us: &Us,
-    is_certified: impl FnOnce(u64) -> bool,
+    known: Known<impl FnOnce(u64) -> bool, impl FnOnce(u64) -> bool>,
 ) -> io::Result<Guest> {
     let hello: Hello = frames.next_within(GREETING).await?;
-    match judge(&hello, us, is_certified) {
+    match judge(&hello, us, known) {
         Ok(protocol) => {
             let come = Welcome::Come { protocol, feature_level: us.level };
             frames.send_within(&come, GREETING).await?;
@@ -169,7 +202,11 @@ pub(super) async fn receive(
 }
 
 /// The newest protocol both speak, or why the greeting is refused.
-fn judge(hello: &Hello, us: &Us, is_certified: impl FnOnce(u64) -> bool) -> Result<u16, Refusal> {
+fn judge(
+    hello: &Hello,
+    us: &Us,
+    known: Known<impl FnOnce(u64) -> bool, impl FnOnce(u64) -> bool>,
+) -> Result<u16, Refusal> {
     let protocol = PROTOCOL.min(hello.protocol);
     if protocol < PROTOCOL_OLDEST.max(hello.protocol_oldest) {
         let caller = (hello.protocol_oldest, hello.protocol);
@@ -178,11 +215,17 @@ fn judge(hello: &Hello, us: &Us, is_certified: impl FnOnce(u64) -> bool) -> Resu
     if hello.cell != us.cell {
         return Err(Refusal::OtherCell { caller: hello.cell.clone(), called: us.cell.clone() });
     }
-    if !is_certified(hello.from) {
+    if !(known.is_certified)(hello.from) {
         return Err(Refusal::Certificate { node: hello.from });
     }
     if hello.to != us.node {
         return Err(Refusal::OtherNode { meant: hello.to, found: us.node });
+    }
+    if known.origin.zip(hello.origin).is_some_and(|(ours, theirs)| ours != theirs) {
+        return Err(Refusal::OtherOrigin { cell: us.cell.clone() });
+    }
+    if (known.is_removed)(hello.from) {
+        return Err(Refusal::Removed { node: hello.from });
     }
     Ok(protocol)
 }
@@ -197,6 +240,13 @@ mod tests {
         Us { cell: cell.to_owned(), node, level: LEVEL }
     }
 
+    fn known(
+        origin: Option<u128>,
+        certified: u64,
+    ) -> Known<impl FnOnce(u64) -> bool, impl FnOnce(u64) -> bool> {
+        Known { origin, is_certified: move |node| node == certified, is_removed: |node| node == 9 }
+    }
+
     /// What both sides say when `guest` means `to` and meets `host`.
     async fn meet(
         guest: Us,
@@ -207,8 +257,8 @@ mod tests {
         let (one, other) = tokio::io::duplex(4_096);
         let (mut one, mut other) = (Frames::new(Box::new(one)), Frames::new(Box::new(other)));
         tokio::join!(
-            greet(&mut one, &guest, to, Purpose::Consensus),
-            receive(&mut other, &host, |node| node == certified),
+            greet(&mut one, &guest, Some(7), (to, Purpose::Consensus)),
+            receive(&mut other, &host, known(Some(7), certified)),
         )
     }
 
@@ -223,6 +273,7 @@ mod tests {
             (us("paris", 1), 2, us("berlin", 2), 1, "cell paris called one of cell berlin"),
             (us("berlin", 1), 2, us("berlin", 3), 1, "broker 2 was meant, but broker 3"),
             (us("berlin", 1), 2, us("berlin", 2), 7, "not that of broker 1"),
+            (us("berlin", 9), 2, us("berlin", 2), 9, "broker 9 was taken out"),
         ] {
             let (guest, host) = meet(guest, to, host, certified).await;
             for error in [guest.unwrap_err(), host.unwrap_err()] {
@@ -242,11 +293,19 @@ mod tests {
             from: 1,
             to: 2,
             purpose: Purpose::Questions,
+            origin: None,
         };
-        assert_eq!(judge(&hello, &us("berlin", 2), |_| true), Ok(PROTOCOL));
+        let judge = |hello: &Hello, us: &Us| judge(hello, us, known(Some(7), 1));
+        assert_eq!(judge(&hello, &us("berlin", 2)), Ok(PROTOCOL));
         hello.protocol_oldest = PROTOCOL + 1;
         let caller = (PROTOCOL + 1, PROTOCOL + 2);
         let refusal = Refusal::Protocol { caller, called: (PROTOCOL_OLDEST, PROTOCOL) };
-        assert_eq!(judge(&hello, &us("berlin", 2), |_| true), Err(refusal));
+        assert_eq!(judge(&hello, &us("berlin", 2)), Err(refusal));
+        hello.protocol_oldest = PROTOCOL;
+        // One that has no data yet is welcome, one with another cell's is not.
+        for (origin, is_welcome) in [(None, true), (Some(7), true), (Some(8), false)] {
+            hello.origin = origin;
+            assert_eq!(judge(&hello, &us("berlin", 2)).is_ok(), is_welcome, "{origin:?}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt};
@@ -50,13 +51,27 @@ pub(in super::super) struct Site {
     /// What was logged lately about each peer, and about each address that called.
     pub(super) told: Told,
     pauses: Pauses,
+    /// Knows of which cell this is, and who belonged to it.
+    pub(super) machine: Arc<dyn Machine>,
+    /// Whether a broker of the cell has said that this one was taken out.
+    removed: AtomicBool,
 }
 
 impl Site {
-    pub(in super::super) fn new(options: &Options, identity: Identity) -> Self {
+    pub(in super::super) fn new(
+        options: &Options,
+        identity: Identity,
+        machine: Arc<dyn Machine>,
+    ) -> Self {
         let (cell, node, level) = (options.cell.clone(), options.node_id, options.feature_level);
         let us = Us { cell, node, level };
-        Self { us, identity, told: Told::default(), pauses: Pauses::new(options.chance.clone()) }
+        let pauses = Pauses::new(options.chance.clone());
+        let removed = AtomicBool::new(false);
+        Self { us, identity, told: Told::default(), pauses, machine, removed }
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::SeqCst)
     }
 
     /// Logs that a peer cannot be reached or does not want us, unless that was just logged.
@@ -110,6 +125,9 @@ impl Site {
         match &dialled {
             Ok(_) => self.reached(to),
             Err(error) => {
+                if hello::says_removed(error) {
+                    self.removed.store(true, Ordering::SeqCst);
+                }
                 self.pauses.failed(&whom, version, error, Instant::now());
                 self.tell(to, address, error);
             }
@@ -121,7 +139,7 @@ impl Site {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let mut frames = self.identity.connect(stream, to).await?;
-        hello::greet(&mut frames, &self.us, to, purpose).await?;
+        hello::greet(&mut frames, &self.us, self.machine.origin(), (to, purpose)).await?;
         Ok(frames)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{StreamAppendError, TransferLeaderRequest};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -59,6 +60,14 @@ pub(in super::super) struct Host {
 }
 
 impl Host {
+    /// Whether a node belonged to the cell and does not any more. Who is taken in is a member before
+    /// its number is enlisted, and no number is enlisted for two.
+    fn has_left(&self, node: u64) -> bool {
+        let metrics = self.core.metrics().borrow_watched().clone();
+        let members = metrics.membership_config.membership();
+        members.get_node(&node).is_none() && self.machine.has_enlisted(node)
+    }
+
     /// Ends the process if storage or the machine failed; what is the sender's fault does not.
     pub(super) fn struck<T>(&self, result: io::Result<T>) -> io::Result<T> {
         if let Err(error) = &result
@@ -118,7 +127,12 @@ async fn welcome(stream: TcpStream, host: &Host, _room: OwnedSemaphorePermit) ->
     let accepted = tokio::time::timeout(HANDSHAKE, host.site.identity.accept(stream)).await;
     let (mut frames, certified) =
         accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    let guest = hello::receive(&mut frames, &host.site.us, |node| certified.is(node)).await?;
+    let known = hello::Known {
+        origin: host.machine.origin(),
+        is_certified: |node| certified.is(node),
+        is_removed: |node| host.has_left(node),
+    };
+    let guest = hello::receive(&mut frames, &host.site.us, known).await?;
     // It can talk to us, so we may be able to talk to it.
     host.site.called(guest.node);
     tracing::debug!(peer = guest.node, level = guest.feature_level, "a peer has connected");

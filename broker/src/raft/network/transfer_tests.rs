@@ -85,7 +85,8 @@ impl Follower {
         let identity = Identity::load(&Security::Plain, "test", 1).unwrap();
         let address = self.raft.listens().unwrap().to_string();
         let folder = self.folder.path().join("dialler");
-        let site = Site::new(&settings(&folder, 1, Begin::Wait, free_port()), identity);
+        let site =
+            Site::new(&settings(&folder, 1, Begin::Wait, free_port()), identity, Diary::new());
         Leader(site.dial(2, &address, Purpose::Consensus).await.unwrap())
     }
 

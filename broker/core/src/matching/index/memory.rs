@@ -251,6 +251,7 @@ impl Index {
             | Event::UsageRecorded { .. }
             | Event::TailSealed { .. }
             | Event::CellRestored { .. }
+            | Event::BrokerEnlisted { .. }
             | Event::FeatureLevelRaised { .. }
             | Event::KeyUsed { .. }
             | Event::KeysForgotten { .. }
