@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
 
+use sublet_core::past::{self, Past};
 use sublet_core::{State, invariants};
 use sublet_ledger::accounts::Accounts;
 use sublet_ledger::journal::{Cursor, Journal};
@@ -286,7 +287,8 @@ impl CellMachine {
         let (mut replies, mut records) = (Vec::with_capacity(commands.len()), Vec::new());
         for bytes in commands {
             let stamped: Stamped = codec::decode(bytes).map_err(Failure::Command)?;
-            let applied = sublet_core::apply(&mut replica.state, &stamped, at.term);
+            let past = self.past(&replica.state, &stamped.command, &records)?;
+            let applied = sublet_core::apply_knowing(&mut replica.state, &stamped, at.term, &past);
             self.count(&mut replica, &stamped, &applied.outcome, &applied.records);
             replica.name(&stamped.command, &applied.outcome);
             replies.push(codec::encode(&applied.outcome).map_err(Failure::Unwritable)?);
@@ -323,6 +325,25 @@ impl CellMachine {
         drop(replica);
         self.feed.publish(records, next);
         Ok(Applied { replies, sealed })
+    }
+
+    /// What the journal says of the leases that a command wants to know of, up to the state's last
+    /// record: of this entry's own `records` some may be there already, when the log is replayed.
+    fn past(&self, state: &State, command: &Command, records: &[Record]) -> Result<Past, Failure> {
+        let (mut past, wanted) = (Past::default(), past::wanted(state, command));
+        if wanted.is_empty() {
+            return Ok(past);
+        }
+        let end = records.first().map_or(state.next_index(), |record| record.index);
+        for lease in wanted {
+            let found = self.journal(|journal| journal.by_lease(lease)).ok_or(Failure::Closed)?;
+            let mut found = found.map_err(Failure::Ledger)?;
+            found.retain(|record| record.index < end);
+            let of_lease = records.iter().filter(|record| record.event.lease() == Some(lease));
+            found.extend(of_lease.cloned());
+            past.add(lease, &found);
+        }
+        Ok(past)
     }
 
     fn count(

@@ -260,7 +260,9 @@ const fn ends(command: &Command) -> bool {
         | Command::DeclareStalled { .. }
         // A broker that goes, or comes for it.
         | Command::EnlistBroker { .. }
-        | Command::RemoveNode { .. } => true,
+        | Command::RemoveNode { .. }
+        | Command::RejectRollback { .. }
+        | Command::AdvanceRollback { .. } => true,
         // A seal frees room in the end, and needs as much as the state is large before that.
         Command::SealTail
         | Command::CreateCell { .. }
@@ -277,6 +279,8 @@ const fn ends(command: &Command) -> bool {
         | Command::RaiseFeatureLevel { .. }
         | Command::ClosePeriod { .. }
         | Command::NameTenant { .. }
+        | Command::ProposeRollback { .. }
+        | Command::ApproveRollback { .. }
         | Command::SetCalendar { .. } => false,
     }
 }

@@ -93,7 +93,7 @@ impl NodeReportBuilder {
     }
 
     /// Adds what a charge has on the node in the period; nothing if that is none. Corrections count when
-    /// the node was used, not when they were booked.
+    /// the node was used, not when they were booked; a reversal changes what was paid, not what was used.
     pub fn add(&mut self, charge: &Charge) {
         let is_here = |of: &&sublet_protocol::leases::Member| {
             (of.slice.cluster, of.slice.node) == (self.node.cluster, self.node.node)
@@ -111,7 +111,11 @@ impl NodeReportBuilder {
         // Members of a lease are alike: what is paid is divided evenly between them.
         let [here, count] = [members, all].map(|n| i128::try_from(n).unwrap_or(i128::MAX));
         let paid = divide_half_even(i128::from(paid).saturating_mul(here), count);
-        self.used.insert(charge.terms.lease, (charge.terms.tenant, gpu_time, paid));
+        let used = self.used.entry(charge.terms.lease).or_insert((charge.terms.tenant, 0, 0));
+        used.2 += paid * i128::from(charge.sign());
+        if charge.turn.is_none() {
+            used.1 += gpu_time;
+        }
     }
 
     /// The report.

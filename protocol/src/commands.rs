@@ -8,7 +8,7 @@ use crate::calendar::Calendar;
 use crate::capacity::SliceId;
 use crate::ids::{
     Boot, CellId, ClusterId, CommandId, GpuModel, HostHash, KeyId, LeaseId, NodeId, Region,
-    RequestId, Subject, TenantId, Token,
+    RequestId, RollbackId, Subject, TenantId, Token,
 };
 use crate::leases::EndReason;
 use crate::money::MicroCredits;
@@ -17,6 +17,7 @@ use crate::offers::{OfferTerms, RescindReason};
 use crate::policy::Policy;
 use crate::quotas::{Quota, TenantTerms};
 use crate::requests::{PromiseCause, RequestSpec, Tier};
+use crate::rollbacks::RollbackSelector;
 use crate::units::{Millis, Timestamp};
 
 /// On whose behalf a command is proposed; set by the broker from a verified token or signature.
@@ -472,6 +473,40 @@ pub enum Command {
         /// The number.
         broker: u64,
     },
+    /// Undo a batch of leases. It begins at once, or waits for another operator to approve it.
+    ProposeRollback {
+        /// The id it will have.
+        rollback: RollbackId,
+        /// How its leases were chosen.
+        selector: RollbackSelector,
+        /// Which leases, in ascending order: at most
+        /// [`ROLLBACK_LEASES_MAX`](crate::rollbacks::ROLLBACK_LEASES_MAX).
+        leases: Vec<LeaseId>,
+        /// How much money it moves at most: their charges, and the holds of those that live.
+        money: MicroCredits,
+        /// SHA-256 of what the dry run showed.
+        digest: [u8; 32],
+    },
+    /// Let a rollback that another operator proposed begin.
+    ApproveRollback {
+        /// Which.
+        rollback: RollbackId,
+        /// The digest it was proposed with: what is approved is what was seen.
+        digest: [u8; 32],
+    },
+    /// Drop a rollback that waits for its approval.
+    RejectRollback {
+        /// Which.
+        rollback: RollbackId,
+    },
+    /// The leader does the next step of a rollback. Each broker looks up in its own ledger what the
+    /// leases of the step cost.
+    AdvanceRollback {
+        /// Which.
+        rollback: RollbackId,
+        /// How many of its leases are done: another number makes it a step of the past.
+        done: u32,
+    },
 }
 
 /// How an owner recalls a lease through the broker.
@@ -525,6 +560,10 @@ impl Command {
             Command::ClosePeriod { .. } => "close_period",
             Command::NameTenant { .. } => "name_tenant",
             Command::EnlistBroker { .. } => "enlist_broker",
+            Command::ProposeRollback { .. } => "propose_rollback",
+            Command::ApproveRollback { .. } => "approve_rollback",
+            Command::RejectRollback { .. } => "reject_rollback",
+            Command::AdvanceRollback { .. } => "advance_rollback",
         }
     }
 }

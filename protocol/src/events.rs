@@ -8,7 +8,8 @@ use crate::calendar::Calendar;
 use crate::capacity::SliceId;
 use crate::commands::{GuestOutcome, IdempotencyKey, NackReason};
 use crate::ids::{
-    Boot, CellId, ClusterId, GpuModel, HostHash, LeaseId, NodeId, Region, RequestId, TenantId,
+    Boot, CellId, ClusterId, GpuModel, HostHash, LeaseId, NodeId, Region, RequestId, RollbackId,
+    Subject, TenantId,
 };
 use crate::leases::{EndReason, LeaseTerms};
 use crate::money::{Line, MicroCredits, Price};
@@ -17,6 +18,7 @@ use crate::policy::Policy;
 use crate::quotas::{Quota, TenantTerms};
 use crate::refusals::Rejection;
 use crate::requests::{PromiseCause, RequestSpec, Tier};
+use crate::rollbacks::{ChargeStanding, DropCause, RollbackSelector};
 use crate::units::{GpuMilli, Millis, Timestamp};
 
 /// What a lease cost, and where its hold went.
@@ -29,6 +31,37 @@ pub struct Settlement {
     pub cost: MicroCredits,
     /// What of it the platform keeps; the rest is the owner's.
     pub fee: MicroCredits,
+}
+
+/// A charge that a rollback turns: what it was, and what is posted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChargeTurn {
+    /// By which rollback.
+    pub rollback: RollbackId,
+    /// The record that it turns: that of the lease's end or, if the charge was turned before, the
+    /// newest that did. No record is ever turned twice.
+    pub of: u64,
+    /// How the charge stands from here on.
+    pub standing: ChargeStanding,
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Which request it served.
+    pub request: RequestId,
+    /// Who paid.
+    pub tenant: TenantId,
+    /// Who earned.
+    pub owner: TenantId,
+    /// When the lease was granted: the month whose budget it counts for.
+    pub granted_at: Timestamp,
+    /// The share of GPUs of all its members together.
+    pub gpu: GpuMilli,
+    /// The price frozen at the grant.
+    pub price: Price,
+    /// The charge.
+    pub settlement: Settlement,
+    /// The lines of the charge the other way round, or as they were.
+    pub lines: Vec<Line>,
 }
 
 /// What happened.
@@ -405,6 +438,67 @@ pub enum Event {
         /// The number.
         broker: u64,
     },
+    /// A batch of leases is to be undone.
+    RollbackProposed {
+        /// Its id.
+        rollback: RollbackId,
+        /// Which operator wants it.
+        proposed_by: Subject,
+        /// How its leases were chosen.
+        selector: RollbackSelector,
+        /// Which leases, in ascending order.
+        leases: Vec<LeaseId>,
+        /// How much money it moves at most.
+        money: MicroCredits,
+        /// SHA-256 of what the dry run showed.
+        digest: [u8; 32],
+        /// Until when another operator must approve it; none if it begins at once.
+        approve_by: Option<Timestamp>,
+    },
+    /// Another operator approved a rollback: it begins.
+    RollbackApproved {
+        /// Which.
+        rollback: RollbackId,
+        /// Which operator approved it.
+        approved_by: Subject,
+    },
+    /// A rollback will not be done.
+    RollbackDropped {
+        /// Which.
+        rollback: RollbackId,
+        /// Why.
+        cause: DropCause,
+    },
+    /// A rollback has come to a lease that has not ended: how its charge will stand when it has.
+    LeaseRolledBack {
+        /// Which rollback.
+        rollback: RollbackId,
+        /// Which lease.
+        lease: LeaseId,
+        /// Who pays.
+        tenant: TenantId,
+        /// How its charge will stand.
+        standing: ChargeStanding,
+    },
+    /// A charge was reversed, or stands again.
+    ChargeTurned {
+        /// Which, and how.
+        turn: ChargeTurn,
+    },
+    /// A rollback has handled more of its leases.
+    RollbackAdvanced {
+        /// Which.
+        rollback: RollbackId,
+        /// How many are handled now, from the first on.
+        done: u32,
+        /// How many of them had nothing to undo: they cost nothing, or were undone before.
+        untouched: u32,
+    },
+    /// A rollback has handled all of its leases. Those that live end by themselves from here on.
+    RollbackFinished {
+        /// Which.
+        rollback: RollbackId,
+    },
 }
 
 impl Event {
@@ -457,6 +551,13 @@ impl Event {
             Event::PeriodClosed { .. } => "period_closed",
             Event::TenantNamed { .. } => "tenant_named",
             Event::BrokerEnlisted { .. } => "broker_enlisted",
+            Event::RollbackProposed { .. } => "rollback_proposed",
+            Event::RollbackApproved { .. } => "rollback_approved",
+            Event::RollbackDropped { .. } => "rollback_dropped",
+            Event::LeaseRolledBack { .. } => "lease_rolled_back",
+            Event::ChargeTurned { .. } => "charge_turned",
+            Event::RollbackAdvanced { .. } => "rollback_advanced",
+            Event::RollbackFinished { .. } => "rollback_finished",
         }
     }
 
@@ -465,6 +566,7 @@ impl Event {
     pub fn lines(&self) -> &[Line] {
         match self {
             Event::LeaseGranted { lines, .. } | Event::LeaseEnded { lines, .. } => lines,
+            Event::ChargeTurned { turn } => &turn.lines,
             _moves_no_money => &[],
         }
     }
@@ -485,6 +587,21 @@ impl Event {
     #[must_use]
     pub const fn request(&self) -> Option<RequestId> {
         self.names().request
+    }
+
+    /// The rollback the event is about or was caused by.
+    #[must_use]
+    pub const fn rollback(&self) -> Option<RollbackId> {
+        match self {
+            Event::RollbackProposed { rollback, .. }
+            | Event::RollbackApproved { rollback, .. }
+            | Event::RollbackDropped { rollback, .. }
+            | Event::LeaseRolledBack { rollback, .. }
+            | Event::RollbackAdvanced { rollback, .. }
+            | Event::RollbackFinished { rollback } => Some(*rollback),
+            Event::ChargeTurned { turn } => Some(turn.rollback),
+            _no_rollback => None,
+        }
     }
 
     const fn names(&self) -> Names {
@@ -515,6 +632,12 @@ impl Event {
             Event::LeaseGranted { terms, .. } => {
                 Names::of(Some(terms.tenant), Some(terms.lease), Some(terms.request))
             }
+            Event::ChargeTurned { turn } => {
+                Names::of(Some(turn.tenant), Some(turn.lease), Some(turn.request))
+            }
+            Event::LeaseRolledBack { lease, tenant, .. } => {
+                Names::of(Some(*tenant), Some(*lease), None)
+            }
             Event::LeaseEnded { lease, request, tenant, .. } => {
                 Names::of(Some(*tenant), Some(*lease), Some(*request))
             }
@@ -538,6 +661,11 @@ impl Event {
             | Event::NodeFenced { .. }
             | Event::NodeRemoved { .. }
             | Event::PeriodClosed { .. }
+            | Event::RollbackProposed { .. }
+            | Event::RollbackApproved { .. }
+            | Event::RollbackDropped { .. }
+            | Event::RollbackAdvanced { .. }
+            | Event::RollbackFinished { .. }
             | Event::CapacityOffered { .. }
             | Event::OfferRescinded { .. }
             | Event::TailSealed { .. }

@@ -292,6 +292,13 @@ number_id!(
     "c-"
 );
 
+number_id!(
+    /// One rollback. Made at the edge when an operator asks for it.
+    RollbackId,
+    "a rollback id",
+    "b-"
+);
+
 impl LeaseId {
     /// The id of the lease that serves `request` at its `attempt`-th grant (1, 2, …).
     ///

@@ -24,6 +24,7 @@ pub mod quotas;
 pub mod deferral;
 pub mod offers;
 pub mod requests;
+pub mod rollbacks;
 
 pub mod commands;
 pub mod events;

@@ -6,6 +6,7 @@ use thiserror::Error;
 use crate::money::Currency;
 use crate::preemption::{ByTier, PAUSES_MAX, PreemptionPolicy};
 use crate::requests::Class;
+use crate::rollbacks::RollbackPolicy;
 use crate::units::{Permille, Seconds};
 
 /// The policy of a cell. Defaults are those of the lease protocol.
@@ -73,6 +74,8 @@ pub struct Policy {
     pub clock_warning: Seconds,
     /// An agent whose wall clock is off by more than this gets no new leases.
     pub clock_limit: Seconds,
+    /// Which rollbacks need a second operator.
+    pub rollback: RollbackPolicy,
 }
 
 impl Default for Policy {
@@ -106,6 +109,7 @@ impl Default for Policy {
             stalled_after: Some(Seconds::new(2 * 3_600)),
             clock_warning: Seconds::new(5),
             clock_limit: Seconds::new(60),
+            rollback: RollbackPolicy::default(),
         }
     }
 }
@@ -168,6 +172,7 @@ impl Policy {
             ("preemption.tier_gap", self.preemption.tier_gap.into()),
             ("node_refusals", self.node_refusals.into()),
             ("clock_warning", self.clock_warning.get()),
+            ("rollback.approve_within", self.rollback.approve_within.get()),
         ];
         if let Some((name, _)) = not_zero.iter().find(|(_, value)| *value == 0) {
             return Err(PolicyError::Zero(name));
@@ -200,7 +205,7 @@ impl Policy {
     }
 
     /// Every span of time but that of offers, by the name of its field.
-    fn spans(&self) -> [(&'static str, Seconds); 21] {
+    fn spans(&self) -> [(&'static str, Seconds); 22] {
         let Policy { preemption, min_run, .. } = self;
         let pauses = preemption.pauses.iter().copied().max();
         [
@@ -225,6 +230,7 @@ impl Policy {
             ("node_pause", self.node_pause),
             ("stalled_after", self.stalled_after.unwrap_or(Seconds::ZERO)),
             ("clock_limit", self.clock_limit),
+            ("rollback.approve_within", self.rollback.approve_within),
         ]
     }
 

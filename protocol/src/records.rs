@@ -43,10 +43,11 @@ impl Record {
         }
     }
 
-    /// The numbers of the lease and of the request that the record is about.
+    /// The numbers of the lease, of the request and of the rollback that the record is about.
     pub fn subjects(&self) -> impl Iterator<Item = u128> + use<> {
         let lease = self.event.lease().map(crate::ids::LeaseId::get);
         let request = self.event.request().map(crate::ids::RequestId::get);
-        lease.into_iter().chain(request)
+        let rollback = self.event.rollback().map(crate::ids::RollbackId::get);
+        lease.into_iter().chain(request).chain(rollback)
     }
 }

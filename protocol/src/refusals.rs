@@ -216,6 +216,30 @@ pub enum Rejection {
     /// The books are closed further already.
     #[error("the books are closed beyond that already, and a close cannot be undone")]
     PeriodClosed,
+    /// No such rollback.
+    #[error("there is no such rollback, or it is over long since")]
+    RollbackMissing,
+    /// The rollback's id is taken.
+    #[error("the rollback exists already")]
+    RollbackExists,
+    /// No leases, too many, or not in order.
+    #[error("a rollback must have 1 to 16384 leases, in order, each once")]
+    RollbackMalformed,
+    /// Too many rollbacks wait or run.
+    #[error("too many rollbacks wait for approval or run: finish or reject one first")]
+    RollbacksExhausted,
+    /// The rollback does not wait for an approval, or does not any longer.
+    #[error("the rollback does not wait for an approval")]
+    RollbackNotWaiting,
+    /// Who proposed a rollback cannot approve it.
+    #[error("another operator than the one who proposed the rollback must approve it")]
+    ApproverIsProposer,
+    /// What would be undone is not what was shown.
+    #[error("what would be undone has changed: make the dry run again")]
+    RollbackChanged,
+    /// Nobody looked up what the leases cost.
+    #[error("the ledger was not asked what the leases cost")]
+    PastUnknown,
 }
 
 impl Rejection {
@@ -292,6 +316,14 @@ impl Rejection {
             Rejection::NodeInUse => "NODE_IN_USE",
             Rejection::PeriodNotOver => "PERIOD_NOT_OVER",
             Rejection::PeriodClosed => "PERIOD_CLOSED",
+            Rejection::RollbackMissing => "ROLLBACK_MISSING",
+            Rejection::RollbackExists => "ROLLBACK_EXISTS",
+            Rejection::RollbackMalformed => "ROLLBACK_MALFORMED",
+            Rejection::RollbacksExhausted => "ROLLBACKS_EXHAUSTED",
+            Rejection::RollbackNotWaiting => "ROLLBACK_NOT_WAITING",
+            Rejection::ApproverIsProposer => "APPROVER_IS_PROPOSER",
+            Rejection::RollbackChanged => "ROLLBACK_CHANGED",
+            Rejection::PastUnknown => "PAST_UNKNOWN",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `sublet ledger`: check and read the ledger.
 
+mod lookback;
 mod reconcile;
 mod statement;
 
@@ -18,6 +19,8 @@ pub(super) enum Ledger {
     Verify(Verify),
     /// Show how far the ledger is, and its root.
     State(State),
+    /// Show what differs between two states of the cell.
+    Diff(lookback::Diff),
     /// Show the accounts of the double-entry books.
     Accounts(Accounts),
     /// Print the newest signed checkpoint: keep it for the next audit.
@@ -36,9 +39,13 @@ pub(super) enum Ledger {
 #[derive(Debug, Args)]
 pub(super) struct Verify {}
 
-/// Show how far the ledger is, and its root.
+/// Show how far the ledger is, and its root; or the state of the cell as it was.
 #[derive(Debug, Args)]
-pub(super) struct State {}
+pub(super) struct State {
+    /// As it was behind so many records, or at an instant as 2026-03-01T10:00:00Z. Needs an operator's token.
+    #[arg(long, value_name = "RECORDS|TIME")]
+    at: Option<String>,
+}
 
 /// Show the accounts of the double-entry books.
 #[derive(Debug, Args)]
@@ -62,7 +69,11 @@ impl Ledger {
     pub(super) fn run(self, context: &Context) -> Outcome<Exit> {
         match self {
             Ledger::Verify(Verify {}) => verify(context),
-            Ledger::State(State {}) => state(context).map(|()| Exit::Done),
+            Ledger::State(State { at: None }) => state(context).map(|()| Exit::Done),
+            Ledger::State(State { at: Some(at) }) => {
+                lookback::state_at(context, at).map(|()| Exit::Done)
+            }
+            Ledger::Diff(diff) => diff.run(context).map(|()| Exit::Done),
             Ledger::Accounts(Accounts {}) => accounts(context).map(|()| Exit::Done),
             Ledger::Checkpoint(Checkpoint {}) => checkpoint(context).map(|()| Exit::Done),
             Ledger::Prove(Prove { index }) => prove(context, index).map(|()| Exit::Done),

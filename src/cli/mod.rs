@@ -14,6 +14,7 @@ mod offers;
 mod policy;
 mod price;
 mod quota;
+mod rollback;
 mod server;
 mod status;
 mod tenant;
@@ -92,6 +93,9 @@ enum Command {
     Policy(policy::Policy),
     /// Print a token for the API, made with the profile's key.
     Token(token::Token),
+    /// Undo a batch of leases, with a dry run before.
+    #[command(subcommand, visible_alias = "undo")]
+    Rollback(rollback::Rollback),
     /// Say how the cell is.
     Status(status::Status),
 }
@@ -150,6 +154,7 @@ fn run(cli: Cli) -> Outcome<Exit> {
         Command::Price(price) => price.run(&context)?,
         Command::Quota(quota) => quota.run(&context)?,
         Command::Policy(policy) => policy.run(&context)?,
+        Command::Rollback(rollback) => rollback.run(&context)?,
         Command::Token(token) => token.run(&context)?,
         Command::Status(status) => status.run(&context)?,
     }

@@ -4,12 +4,13 @@ use serde_json::Value;
 use sublet_protocol::api::{
     AccountView, BrokerAdd, CalendarSet, CalendarView, CellView, CheckpointView, ClusterCreate,
     ClusterView, ExtensionView, LeaseView, LedgerState, LevelSet, NameSet, NameView, NodeRemoved,
-    NodeView, OfferPage, ParentSet, ParentView, PeriodClose, PeriodsView, PlanView, PriceSet,
-    PriceView, ProofView, QuotaSet, QuotaView, RecallCreate, RecallView, ReconciliationView,
-    RequestView, StatementView, StatusView, TenantCreate, TenantView, TermsSet, TermsView,
-    VerifyView, WhyView,
+    NodeView, OfferPage, ParentSet, ParentView, PastState, PeriodClose, PeriodsView, PlanView,
+    PriceSet, PriceView, ProofView, QuotaSet, QuotaView, RecallCreate, RecallView,
+    ReconciliationView, RequestView, RollbackApprove, RollbackCreate, RollbackPlan, RollbackSelect,
+    RollbackView, StateDiff, StatementView, StatusView, TenantCreate, TenantView, TermsSet,
+    TermsView, VerifyView, WhyView,
 };
-use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, TenantId};
+use sublet_protocol::ids::{ClusterId, GpuModel, LeaseId, NodeId, RequestId, RollbackId, TenantId};
 use ureq::http::Method;
 
 use super::{Body, Client, Query, all};
@@ -167,6 +168,50 @@ impl Client {
     /// What a tenant owes or earned.
     pub(crate) fn statement(&self, query: &Query) -> Outcome<StatementView> {
         self.get(&query.path("/v1/ledger/statements"))
+    }
+
+    /// What undoing these leases would do.
+    pub(crate) fn plan_rollback(&self, select: &RollbackSelect) -> Outcome<RollbackPlan> {
+        self.ask("/v1/rollbacks/plan", select)
+    }
+
+    /// Undoes leases, or proposes it.
+    pub(crate) fn roll_back(&self, create: &RollbackCreate) -> Outcome<RollbackView> {
+        self.change(&Method::POST, "/v1/rollbacks", Some(create))
+    }
+
+    /// Rollbacks that are known.
+    pub(crate) fn rollbacks(&self) -> Outcome<Vec<RollbackView>> {
+        self.get("/v1/rollbacks")
+    }
+
+    /// One rollback.
+    pub(crate) fn rollback(&self, id: RollbackId) -> Outcome<RollbackView> {
+        self.get(&format!("/v1/rollbacks/{id}"))
+    }
+
+    /// Approves a rollback.
+    pub(crate) fn approve_rollback(
+        &self,
+        id: RollbackId,
+        approve: &RollbackApprove,
+    ) -> Outcome<RollbackView> {
+        self.change(&Method::POST, &format!("/v1/rollbacks/{id}/approval"), Some(approve))
+    }
+
+    /// Drops a rollback that waits for its approval.
+    pub(crate) fn reject_rollback(&self, id: RollbackId) -> Outcome<RollbackView> {
+        self.change(&Method::DELETE, &format!("/v1/rollbacks/{id}"), NOTHING)
+    }
+
+    /// The state as it was.
+    pub(crate) fn past_state(&self, query: &Query) -> Outcome<PastState> {
+        self.get(&query.path("/v1/ledger/past"))
+    }
+
+    /// What differs between two states.
+    pub(crate) fn state_diff(&self, query: &Query) -> Outcome<StateDiff> {
+        self.get(&query.path("/v1/ledger/diff"))
     }
 
     /// Up to when the books are closed.

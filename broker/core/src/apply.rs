@@ -10,6 +10,7 @@ use sublet_protocol::units::Timestamp;
 use crate::decide::{self, Part};
 use crate::evolve::{evolve, originate};
 use crate::mutation::Mutation;
+use crate::past::Past;
 use crate::state::State;
 
 /// What came of a command.
@@ -23,11 +24,18 @@ pub struct Applied {
 
 /// Judges `stamped`, committed in raft `term`, and folds what comes of it into the state.
 ///
-/// Ledger time is the later of the state's and the command's. A refused command leaves no trace.
+/// Ledger time is the later of the state's and the command's. A refused command leaves no trace. A
+/// command that [wants](crate::past::wanted) to know of leases that have ended is refused: see
+/// [`apply_knowing`].
 pub fn apply(state: &mut State, stamped: &Stamped, term: u64) -> Applied {
+    apply_knowing(state, stamped, term, Past::NONE)
+}
+
+/// As [`apply`], with what the journal says of the leases that the command wants to know of.
+pub fn apply_knowing(state: &mut State, stamped: &Stamped, term: u64, past: &Past) -> Applied {
     let now = state.now().max(stamped.now);
     match admit(state, stamped, term) {
-        Ok(Admission::Fresh) => run(state, stamped, term, now),
+        Ok(Admission::Fresh) => run(state, stamped, (term, now), past),
         Ok(Admission::Repeated { first }) => {
             Applied { outcome: Outcome::Repeated { first }, records: Vec::new() }
         }
@@ -78,7 +86,12 @@ fn scope(actor: &Actor) -> Result<Option<TenantId>, Rejection> {
     }
 }
 
-fn run(state: &mut State, stamped: &Stamped, term: u64, now: Timestamp) -> Applied {
+fn run(
+    state: &mut State,
+    stamped: &Stamped,
+    (term, now): (u64, Timestamp),
+    past: &Past,
+) -> Applied {
     let first = state.next_index();
     let mut journal = Journal { term, now, stamped, records: Vec::new() };
     let mut groups = Vec::new();
@@ -89,7 +102,7 @@ fn run(state: &mut State, stamped: &Stamped, term: u64, now: Timestamp) -> Appli
             }
             for group in plan {
                 // Each group is judged on the state that the groups before it left.
-                let decided = decide::decide(state, stamped, Part::Group(group), now);
+                let decided = decide::decide(state, stamped, Part::Group(group), past, now);
                 groups.push(match decided {
                     Ok(events) => {
                         let outcome = group_outcome(&events);
@@ -103,7 +116,7 @@ fn run(state: &mut State, stamped: &Stamped, term: u64, now: Timestamp) -> Appli
                 });
             }
         }
-        _whole => match decide::decide(state, stamped, Part::Whole, now) {
+        _whole => match decide::decide(state, stamped, Part::Whole, past, now) {
             Ok(events) => journal.record(state, events),
             Err(rejection) => return refused(rejection),
         },

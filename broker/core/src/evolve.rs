@@ -4,6 +4,7 @@
 //! fit is a bug (or another cell's journal), and stops the process.
 
 mod promises;
+mod rollbacks;
 
 use std::collections::BTreeSet;
 
@@ -216,6 +217,13 @@ pub fn evolve(state: &mut State, at: Timestamp, event: &Event) {
             }
         }
         Event::PeriodClosed { until, .. } => state.closed_until = *until,
+        Event::RollbackProposed { .. }
+        | Event::RollbackApproved { .. }
+        | Event::RollbackDropped { .. }
+        | Event::LeaseRolledBack { .. }
+        | Event::ChargeTurned { .. }
+        | Event::RollbackAdvanced { .. }
+        | Event::RollbackFinished { .. } => rollbacks::happened(state, event),
         Event::CheckpointReported { lease } => {
             lease_mut(state, *lease).checkpoint_at = Some(at);
         }
@@ -370,6 +378,7 @@ fn granted(state: &mut State, terms: &LeaseTerms) {
         recalled_by: None,
         notice_at: None,
         notice: None,
+        rolled_back: None,
     };
     let moment = state.moment();
     state.tree.take(terms.tenant, terms.model, terms.gpu_total(), &moment);

@@ -11,9 +11,13 @@ use sublet_protocol::capacity::{Origin, Part, SliceId};
 use sublet_protocol::ids::{GpuModel, LeaseId, RequestId, TenantId};
 use sublet_protocol::leases::Member;
 use sublet_protocol::money::MicroCredits;
+use sublet_protocol::rollbacks::is_list;
 use sublet_protocol::units::GpuMilli;
 
-use crate::state::{Due, LeaseStage, Offer, RequestStage, State, Whereabouts};
+use crate::state::{
+    Due, LeaseStage, OPEN_MAX, OVER_MAX, Offer, RequestStage, Rollback, RollbackStage, State,
+    Whereabouts,
+};
 use crate::{partition, quota};
 
 /// A rule that a state breaks.
@@ -240,8 +244,16 @@ fn bounded(state: &State) -> Vec<Violation> {
             found.push(violation(14, format!("{id} has a wrong count of open offers")));
         }
     }
+    let (open, over): (Vec<_>, Vec<_>) = state.rollbacks.values().partition(|r| r.is_open());
+    if open.len() > OPEN_MAX || over.len() > OVER_MAX {
+        found.push(violation(14, "more rollbacks are known than may be".into()));
+    }
+    let is_listed = |r: &&Rollback| r.is_open() == is_list(&r.leases) && r.done <= r.total;
+    let wrong = state.rollbacks.iter().filter(|(_, rollback)| !is_listed(rollback));
+    found.extend(wrong.map(|(id, _)| violation(14, format!("{id} has a wrong list of leases"))));
     // Of a lease its end and its recall.
-    let most = state.offers.len() + state.requests.len() + 2 * state.leases.len();
+    let most =
+        state.offers.len() + state.requests.len() + 2 * state.leases.len() + state.rollbacks.len();
     if state.due.len() > most {
         found.push(violation(14, "more is due than can be".into()));
     }
@@ -320,6 +332,10 @@ fn is_live(state: &State, at: sublet_protocol::units::Timestamp, thing: Due) -> 
         ),
         Due::Start(lease) | Due::End(lease) | Due::Budget(lease) | Due::Notice(lease) => {
             state.leases.get(&lease).is_some_and(|entry| entry.due(lease) == Some((at, thing)))
+        }
+        Due::Approval(rollback) => {
+            let rollback = state.rollbacks.get(&rollback);
+            rollback.is_some_and(|r| r.stage == RollbackStage::Proposed { approve_by: at })
         }
         Due::Recall(lease) => {
             let lease = state.leases.get(&lease);

@@ -19,6 +19,7 @@ mod evolve;
 mod fit;
 pub mod mutation;
 pub mod partition;
+pub mod past;
 mod pledges;
 mod preemption;
 pub mod quota;
@@ -34,9 +35,9 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{Applied, apply};
+pub use apply::{Applied, apply, apply_knowing};
 pub use evolve::{evolve, fold};
 pub use state::{
     Cluster, EndNotice, FEATURE_LEVEL, Lease, LeaseStage, Node, Offer, Promise, Request,
-    RequestStage, State, StateView, Tenant, Whereabouts,
+    RequestStage, Rollback, RollbackStage, State, StateView, Tenant, Whereabouts,
 };

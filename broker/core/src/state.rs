@@ -8,6 +8,7 @@ mod lease;
 mod offer;
 mod promise;
 mod request;
+mod rollback;
 mod tenant;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use sublet_protocol::capacity::{Part, SliceId};
 use sublet_protocol::ids::{
-    CellId, ClusterId, CommandId, DeviceId, GpuModel, LeaseId, NodeId, RequestId, TenantId,
+    CellId, ClusterId, CommandId, DeviceId, GpuModel, LeaseId, NodeId, RequestId, RollbackId,
+    TenantId,
 };
 use sublet_protocol::money::Price;
 use sublet_protocol::policy::Policy;
@@ -31,6 +33,8 @@ pub use offer::Offer;
 pub(crate) use promise::PROMISES_MAX;
 pub use promise::{Promise, Whereabouts};
 pub use request::{Request, RequestStage};
+pub(crate) use rollback::{OPEN_MAX, OVER_MAX};
+pub use rollback::{Rollback, RollbackStage};
 pub use tenant::Tenant;
 
 /// The level of a cell that was never raised.
@@ -67,6 +71,8 @@ pub(crate) enum Due {
     Recall(LeaseId),
     /// The tenant is to be told that a lease's bought time is nearly over.
     Notice(LeaseId),
+    /// A rollback was not approved in time.
+    Approval(RollbackId),
 }
 
 /// The replicated state of a cell.
@@ -101,6 +107,7 @@ pub struct State {
     pub(crate) due: BTreeSet<(Timestamp, Due)>,
     pub(crate) preempted: LastHour,
     pub(crate) closed_until: Timestamp,
+    pub(crate) rollbacks: BTreeMap<RollbackId, Rollback>,
     /// Rules that are left out; no part of the state.
     #[cfg(feature = "mutations")]
     #[serde(skip)]
@@ -157,6 +164,20 @@ impl State {
     #[must_use]
     pub const fn closed_until(&self) -> Timestamp {
         self.closed_until
+    }
+
+    /// Rollbacks that wait or run, and the newest that are over.
+    #[must_use]
+    pub const fn rollbacks(&self) -> &BTreeMap<RollbackId, Rollback> {
+        &self.rollbacks
+    }
+
+    /// The rollback whose next step is to be done; of several the one with the least id.
+    #[must_use]
+    pub fn rollback_due(&self) -> Option<(RollbackId, &Rollback)> {
+        let mut running =
+            self.rollbacks.iter().filter(|(_, rollback)| rollback.stage == RollbackStage::Running);
+        running.next().map(|(id, rollback)| (*id, rollback))
     }
 
     /// The first record that no segment holds.

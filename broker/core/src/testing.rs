@@ -21,8 +21,9 @@ use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{Capability, Class, OnRecall, Placement, RequestSpec, Tier};
 use sublet_protocol::units::{CpuMilli, GpuMilli, MiB, Millis, Seconds, Timestamp};
 
+use crate::past::{Past, wanted};
 use crate::state::{LeaseStage, State, StateView};
-use crate::{apply, fold, invariants, matching};
+use crate::{apply_knowing, fold, invariants, matching};
 
 pub(crate) const TERM: u64 = 1;
 pub(crate) const HOUR: Seconds = Seconds::new(3_600);
@@ -184,7 +185,8 @@ impl World {
         let id = CommandId::new(self.commands);
         let stamped = Stamped { id, actor, now: self.now, term: TERM, key, command };
         let before = self.state.clone();
-        let applied = apply(&mut self.state, &stamped, TERM);
+        let past = self.past(&stamped.command);
+        let applied = apply_knowing(&mut self.state, &stamped, TERM, &past);
         if applied.records.is_empty() {
             assert_eq!(self.state, before, "a command without records leaves no trace");
         }
@@ -199,6 +201,16 @@ impl World {
         assert_eq!(self.state, self.replica, "INV-12: the state is the fold of the journal");
         assert_eq!(invariants::check(&self.state), vec![], "after {:?}", stamped.command);
         applied.outcome
+    }
+
+    /// What the journal says of the leases that a command wants to know of.
+    fn past(&self, command: &Command) -> Past {
+        let mut past = Past::default();
+        for lease in wanted(&self.state, command) {
+            let of_lease = self.journal.iter().filter(|r| r.event.lease() == Some(lease));
+            past.add(lease, &of_lease.cloned().collect::<Vec<_>>());
+        }
+        past
     }
 
     /// Does what must be accepted; returns the events.

@@ -162,7 +162,8 @@ impl Driver {
     pub(super) async fn lead(&mut self, command: Command, term: u64) {
         let Some(office) = &mut self.office else { return };
         let name = command.name();
-        let is_timed = matches!(command, Command::Sweep | Command::SealTail);
+        let is_timed =
+            matches!(command, Command::Sweep | Command::SealTail | Command::AdvanceRollback { .. });
         if is_timed && !office.in_flight.insert(name) {
             return;
         }

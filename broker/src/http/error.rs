@@ -212,7 +212,8 @@ impl From<Rejection> for ApiError {
             Rejection::TenantMissing
             | Rejection::ClusterMissing
             | Rejection::RequestMissing
-            | Rejection::LeaseMissing => ApiError::not_found(),
+            | Rejection::LeaseMissing
+            | Rejection::RollbackMissing => ApiError::not_found(),
             _other => error,
         }
     }
@@ -220,13 +221,14 @@ impl From<Rejection> for ApiError {
 
 const fn status_of(rejection: Rejection) -> StatusCode {
     match rejection {
-        Rejection::NotAllowed => StatusCode::FORBIDDEN,
+        Rejection::NotAllowed | Rejection::ApproverIsProposer => StatusCode::FORBIDDEN,
         Rejection::TenantMissing
         | Rejection::ClusterMissing
         | Rejection::NodeMissing
         | Rejection::OfferMissing
         | Rejection::RequestMissing
-        | Rejection::LeaseMissing => StatusCode::NOT_FOUND,
+        | Rejection::LeaseMissing
+        | Rejection::RollbackMissing => StatusCode::NOT_FOUND,
         Rejection::KeysExhausted | Rejection::RequestsExhausted | Rejection::CheckpointTooSoon => {
             StatusCode::TOO_MANY_REQUESTS
         }
@@ -246,7 +248,8 @@ const fn status_of(rejection: Rejection) -> StatusCode {
         | Rejection::CostTooLarge
         | Rejection::TooMany
         | Rejection::RecallTooSoon
-        | Rejection::PlanMalformed => StatusCode::UNPROCESSABLE_ENTITY,
+        | Rejection::PlanMalformed
+        | Rejection::RollbackMalformed => StatusCode::UNPROCESSABLE_ENTITY,
         _conflict => StatusCode::CONFLICT,
     }
 }

@@ -99,7 +99,7 @@ pub(crate) fn records(
 
 fn has_ended(app: &App, lease: LeaseId) -> Result<bool, ApiError> {
     let records = app.cell.records_of_lease(lease)?;
-    Ok(records.last().is_some_and(|record| matches!(record.event, Event::LeaseEnded { .. })))
+    Ok(records.iter().any(|record| matches!(record.event, Event::LeaseEnded { .. })))
 }
 
 fn events(records: Records) -> impl Stream<Item = Result<Sse, Infallible>> {
@@ -143,7 +143,9 @@ impl Records {
                 continue;
             }
             if matches!(self.shown, Shown::Lease(_)) {
-                self.is_over = matches!(record.event, Event::LeaseEnded { .. });
+                // A charge may be turned long after.
+                self.is_over =
+                    matches!(record.event, Event::LeaseEnded { .. } | Event::ChargeTurned { .. });
             }
             return Some(record);
         }

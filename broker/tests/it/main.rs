@@ -15,6 +15,7 @@ mod kill;
 mod levels;
 mod life;
 mod restart;
+mod rollback;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod storage;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

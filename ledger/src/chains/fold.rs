@@ -187,6 +187,7 @@ impl Chains {
             reason,
             measured: running.used.min(window).min(running.billed_max),
             settlement,
+            turn: None,
             closed_until: self.closed_until,
             index: record.index,
         };

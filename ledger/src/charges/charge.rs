@@ -5,9 +5,10 @@ use sublet_protocol::ids::Region;
 use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::money::{MicroCredits, Price, cost_half_even};
 use sublet_protocol::records::Record;
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
-/// The final charge of a lease that has ended.
+/// The final charge of a lease that has ended, or its reversal, or what charges it again after that.
 ///
 /// Its billed time counts from its activation on without a break, so it lies in
 /// `[begin, end)`. A lease that was never active begins and ends when it was settled.
@@ -28,8 +29,10 @@ pub struct Charge {
     /// Time that would have been billed had its owner not taken the GPU back too early; above
     /// `settlement.billed` only then.
     pub measured: Millis,
-    /// What was billed and posted.
+    /// What was billed and posted. Of a reversal it is what no longer counts: see [`Charge::sign`].
     pub settlement: Settlement,
+    /// How the charge stands from this record on, if the record turned it; none for the end itself.
+    pub turn: Option<ChargeStanding>,
     /// Everything before this instant was closed when it was settled: what falls there is a
     /// correction. [`Timestamp::ZERO`] if nothing was.
     pub closed_until: Timestamp,
@@ -44,11 +47,11 @@ pub struct Part {
     pub end: Timestamp,
     /// When it counts: `begin`, or the first instant that was not closed when it was settled.
     pub booked_at: Timestamp,
-    /// How much time is billed.
+    /// How much time is billed; of a reversal, how much is no longer.
     pub billed: Millis,
-    /// What the borrower pays.
+    /// What the borrower pays; below zero for a reversal.
     pub cost: MicroCredits,
-    /// What of it the platform keeps.
+    /// What of it the platform keeps; below zero for a reversal.
     pub fee: MicroCredits,
 }
 
@@ -62,7 +65,7 @@ impl Part {
     /// What the lender earns: the cost without the fee.
     #[must_use]
     pub fn earned(&self) -> MicroCredits {
-        self.cost.checked_sub(self.fee).expect("a part's fee is at most its cost")
+        self.cost.checked_sub(self.fee).expect("a fee is a part of its cost")
     }
 }
 
@@ -99,6 +102,7 @@ impl Charge {
                         reason: *reason,
                         measured: used.min(window).min(billed_max),
                         settlement: *settlement,
+                        turn: None,
                         closed_until,
                     });
                 }
@@ -106,6 +110,47 @@ impl Charge {
             }
         }
         None
+    }
+
+    /// As [`Charge::of_lease`], for the record at `index`, which turned the charge. `None` if it did not.
+    #[must_use]
+    pub fn of_turn(records: &[Record], index: u64, closed_until: Timestamp) -> Option<Charge> {
+        let charge = Charge::of_lease(records, closed_until)?;
+        let record = records.iter().find(|record| record.index == index)?;
+        let Event::ChargeTurned { turn } = &record.event else { return None };
+        Some(charge.turned(record, turn.standing, closed_until))
+    }
+
+    /// The same charge as a later record turned it.
+    pub(super) fn turned(
+        self,
+        record: &Record,
+        standing: ChargeStanding,
+        closed_until: Timestamp,
+    ) -> Charge {
+        let begin = self.begin();
+        Charge {
+            index: record.index,
+            settled_at: record.time,
+            active_since: Some(begin),
+            // What was excused was never charged.
+            measured: self.settlement.billed,
+            turn: Some(standing),
+            closed_until,
+            ..self
+        }
+    }
+
+    /// What its amounts count: −1 for a reversal, else 1.
+    #[must_use]
+    pub fn sign(&self) -> i64 {
+        self.billed().sign()
+    }
+
+    /// An amount of it as it counts.
+    #[must_use]
+    pub fn signed(&self, amount: MicroCredits) -> MicroCredits {
+        self.billed().signed(amount)
     }
 
     /// When the billed time begins.
@@ -151,6 +196,7 @@ impl Charge {
             settlement: self.settlement,
             price: self.terms.price,
             gpu: self.gpu(),
+            turn: self.turn,
             closed_until: self.closed_until,
         }
     }
@@ -167,11 +213,26 @@ pub struct Billed {
     pub price: Price,
     /// The share of GPUs of all members together.
     pub gpu: GpuMilli,
+    /// How the charge stands from its record on, if the record turned it.
+    pub turn: Option<ChargeStanding>,
     /// Everything before this instant was closed when it was settled.
     pub closed_until: Timestamp,
 }
 
 impl Billed {
+    /// What its amounts count: −1 for a reversal, else 1.
+    #[must_use]
+    pub const fn sign(&self) -> i64 {
+        match self.turn {
+            Some(ChargeStanding::Reversed) => -1,
+            Some(ChargeStanding::Charged) | None => 1,
+        }
+    }
+
+    fn signed(&self, amount: MicroCredits) -> MicroCredits {
+        MicroCredits::new(amount.get().saturating_mul(self.sign()))
+    }
+
     /// The first instant behind it.
     #[must_use]
     pub fn end(&self) -> Timestamp {
@@ -209,13 +270,13 @@ impl Billed {
             end,
             booked_at,
             billed: end.since(begin),
-            cost: after.0.checked_sub(before.0).expect(less),
-            fee: after.1.checked_sub(before.1).expect(less),
+            cost: self.signed(after.0.checked_sub(before.0).expect(less)),
+            fee: self.signed(after.1.checked_sub(before.1).expect(less)),
         }
     }
 
-    /// What of cost and fee falls before an instant: each rounded half to even, so that parts are
-    /// differences and add up.
+    /// What of cost and fee falls before an instant, without the sign: each rounded half to even, so
+    /// that parts are differences and add up.
     pub(crate) fn up_to(&self, instant: Timestamp) -> (MicroCredits, MicroCredits) {
         let Settlement { billed, cost, fee } = self.settlement;
         let span = instant.since(self.begin).min(billed);

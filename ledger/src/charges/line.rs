@@ -6,6 +6,7 @@ use sublet_protocol::events::Settlement;
 use sublet_protocol::ids::{GpuModel, LeaseId, Project, RequestId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::{MicroCredits, Price};
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
 use super::{Billed, Charge};
@@ -37,6 +38,9 @@ pub struct ChargeLine {
     pub measured: Millis,
     /// What was billed and posted.
     pub settlement: Settlement,
+    /// How the charge stands from its record on, if the record turned it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<ChargeStanding>,
     /// Everything before this instant was closed when it was settled.
     pub closed_until: Timestamp,
     /// Index of the record that settled it.
@@ -65,6 +69,7 @@ impl ChargeLine {
             reason: charge.reason,
             measured: charge.measured,
             settlement: charge.settlement,
+            turn: charge.turn,
             closed_until: charge.closed_until,
             index: charge.index,
         }
@@ -73,8 +78,8 @@ impl ChargeLine {
     /// All that its parts depend on.
     #[must_use]
     pub const fn billed(&self) -> Billed {
-        let Self { begin, settlement, price, gpu, closed_until, .. } = *self;
-        Billed { begin, settlement, price, gpu, closed_until }
+        let Self { begin, settlement, price, gpu, turn, closed_until, .. } = *self;
+        Billed { begin, settlement, price, gpu, turn, closed_until }
     }
 
     /// Time that ran and is not billed, since its owner took the GPU back too early.

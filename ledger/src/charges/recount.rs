@@ -1,8 +1,8 @@
 //! Every hold and charge computed again from records alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sublet_protocol::events::{Event, Settlement};
+use sublet_protocol::events::{ChargeTurn, Event, Settlement};
 use sublet_protocol::ids::{CellId, ClusterId, GpuModel, LeaseId, Region, RequestId, TenantId};
 use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::money::{
@@ -11,6 +11,7 @@ use sublet_protocol::money::{
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::Tier;
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{Millis, Timestamp};
 
 use super::Charge;
@@ -101,6 +102,28 @@ pub enum ChargeError {
         /// Up to when it closes.
         until: Timestamp,
     },
+    /// The charge of a lease is turned that has not ended, or that was not kept.
+    #[error("the charge of {lease} is turned, and no end of it is known")]
+    NotEnded {
+        /// The lease.
+        lease: LeaseId,
+    },
+    /// What turns a charge does not name the newest record that says how it stands.
+    #[error("the charge of {lease} is turned by naming record {found}, it stands by {expected}")]
+    TurnedTwice {
+        /// The lease.
+        lease: LeaseId,
+        /// The record that is named.
+        found: u64,
+        /// The newest record that says how the charge stands.
+        expected: u64,
+    },
+    /// What turns a charge says another charge, or that it stands as it stood.
+    #[error("what turns the charge of {lease} is not of that charge as it stands")]
+    OtherCharge {
+        /// The lease.
+        lease: LeaseId,
+    },
     /// The posting does not move what hold, cost and fee say.
     #[error("the posting of {lease} does not move its hold, cost and fee")]
     Posting {
@@ -125,13 +148,23 @@ impl std::fmt::Display for Posted {
 #[derive(Debug, Clone)]
 struct Live {
     terms: LeaseTerms,
+    granted_at: Timestamp,
     active_since: Option<Timestamp>,
     used: Millis,
     billed_max: Millis,
 }
 
-/// Computes every hold and charge again, record by record. It holds the posted prices and the leases
-/// that have not ended.
+/// A charge that may be turned, and how it stands.
+#[derive(Debug, Clone)]
+struct Settled {
+    charge: Charge,
+    granted_at: Timestamp,
+    standing: ChargeStanding,
+    newest: u64,
+}
+
+/// Computes every hold and charge again, record by record. It holds the posted prices, the leases that
+/// have not ended, and the charges that may be turned: all, or those of named leases.
 #[derive(Debug, Clone, Default)]
 pub struct Recount {
     cell: Option<CellId>,
@@ -139,8 +172,12 @@ pub struct Recount {
     prices: BTreeMap<(TenantId, GpuModel, Tier), Price>,
     regions: BTreeMap<ClusterId, Region>,
     live: BTreeMap<LeaseId, Live>,
+    /// Whose charges are turned; any may be if nothing is said.
+    turned: Option<BTreeSet<LeaseId>>,
+    settled: BTreeMap<LeaseId, Settled>,
     closed_until: Timestamp,
     leases: u64,
+    turns: u64,
 }
 
 impl Recount {
@@ -148,6 +185,13 @@ impl Recount {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Nothing read yet, of a ledger in which only charges of these leases are turned: no other charge is
+    /// held.
+    #[must_use]
+    pub fn keeping(leases: BTreeSet<LeaseId>) -> Self {
+        Self { turned: Some(leases), ..Self::default() }
     }
 
     /// The cell whose records these are, once it was founded.
@@ -174,7 +218,13 @@ impl Recount {
         self.leases
     }
 
-    /// Takes the record that comes next. The charge, if it ended a lease.
+    /// How many times a charge was reversed or charged again.
+    #[must_use]
+    pub const fn turns(&self) -> u64 {
+        self.turns
+    }
+
+    /// Takes the record that comes next. The charge, if it ended a lease or turned a charge.
     ///
     /// # Errors
     /// The money in the record is not what the records before it say. Nothing behind such a record
@@ -192,7 +242,7 @@ impl Recount {
             Event::ClusterCreated { cluster, region, .. } => {
                 self.regions.insert(*cluster, *region);
             }
-            Event::LeaseGranted { terms, lines } => self.granted(terms, lines)?,
+            Event::LeaseGranted { terms, lines } => self.granted(terms, lines, record.time)?,
             Event::LeaseActivated { lease, .. } => {
                 let now = record.time;
                 self.live_mut(*lease)?.active_since.get_or_insert(now);
@@ -212,6 +262,7 @@ impl Recount {
                 self.closed_until = *until;
             }
             Event::LeaseEnded { .. } => return self.ended(record).map(Some),
+            Event::ChargeTurned { turn } => return self.turned(record, turn).map(Some),
             _moves_no_money => {}
         }
         Ok(None)
@@ -232,7 +283,12 @@ impl Recount {
         Ok(())
     }
 
-    fn granted(&mut self, terms: &LeaseTerms, lines: &[Line]) -> Result<(), ChargeError> {
+    fn granted(
+        &mut self,
+        terms: &LeaseTerms,
+        lines: &[Line],
+        granted_at: Timestamp,
+    ) -> Result<(), ChargeError> {
         let lease = terms.lease;
         if self.policy.is_none() {
             return Err(ChargeError::NoPolicy);
@@ -255,8 +311,8 @@ impl Recount {
             return Err(ChargeError::Posting { lease });
         }
         let billed_max = terms.duration.as_millis();
-        let live =
-            Live { terms: terms.clone(), active_since: None, used: Millis::ZERO, billed_max };
+        let (terms, active_since, used) = (terms.clone(), None, Millis::ZERO);
+        let live = Live { terms, granted_at, active_since, used, billed_max };
         self.live.insert(lease, live);
         Ok(())
     }
@@ -286,7 +342,7 @@ impl Recount {
             return Err(ChargeError::Posting { lease });
         }
         self.leases = self.leases.saturating_add(1);
-        Ok(Charge {
+        let charge = Charge {
             index: record.index,
             settled_at: record.time,
             region: self.regions.get(&live.terms.cluster).copied(),
@@ -295,8 +351,40 @@ impl Recount {
             reason: *reason,
             measured,
             settlement,
+            turn: None,
             closed_until: self.closed_until,
-        })
+        };
+        if self.turned.as_ref().is_none_or(|turned| turned.contains(&lease)) {
+            let (standing, newest) = (ChargeStanding::Charged, record.index);
+            let (charge, granted_at) = (charge.clone(), live.granted_at);
+            self.settled.insert(lease, Settled { charge, granted_at, standing, newest });
+        }
+        Ok(charge)
+    }
+
+    /// A charge is turned once more: by the record that says how it stands, to what it did not.
+    fn turned(&mut self, record: &Record, turn: &ChargeTurn) -> Result<Charge, ChargeError> {
+        let lease = turn.lease;
+        let settled = self.settled.get_mut(&lease).ok_or(ChargeError::NotEnded { lease })?;
+        if turn.of != settled.newest {
+            let (found, expected) = (turn.of, settled.newest);
+            return Err(ChargeError::TurnedTwice { lease, found, expected });
+        }
+        let terms = &settled.charge.terms;
+        let of_terms = (terms.request, terms.tenant, terms.owner, terms.price, terms.gpu_total());
+        let is_its = (turn.request, turn.tenant, turn.owner, turn.price, turn.gpu) == of_terms
+            && turn.granted_at == settled.granted_at
+            && turn.settlement == settled.charge.settlement
+            && turn.standing == settled.standing.turned();
+        if !is_its {
+            return Err(ChargeError::OtherCharge { lease });
+        }
+        if !moves_the_same(&turn.lines, &expected_turn(terms, turn)) {
+            return Err(ChargeError::Posting { lease });
+        }
+        (settled.standing, settled.newest) = (turn.standing, record.index);
+        self.turns = self.turns.saturating_add(1);
+        Ok(settled.charge.clone().turned(record, turn.standing, self.closed_until))
     }
 }
 
@@ -344,6 +432,25 @@ fn expected_end(terms: &LeaseTerms, settlement: &Settlement) -> [Line; 4] {
         Line::credit(Account::Revenue(terms.owner), less(cost, fee)),
         Line::credit(Account::Fee, fee),
     ]
+}
+
+/// What hold and end posted together, the other way round if the charge is reversed.
+fn expected_turn(terms: &LeaseTerms, turn: &ChargeTurn) -> [Line; 3] {
+    let Settlement { cost, fee, .. } = turn.settlement;
+    let earned = cost.checked_sub(fee).unwrap_or(MicroCredits::ZERO);
+    let (expense, revenue) = (Account::Expense(terms.tenant), Account::Revenue(terms.owner));
+    match turn.standing {
+        ChargeStanding::Reversed => [
+            Line::credit(expense, cost),
+            Line::debit(revenue, earned),
+            Line::debit(Account::Fee, fee),
+        ],
+        ChargeStanding::Charged => [
+            Line::debit(expense, cost),
+            Line::credit(revenue, earned),
+            Line::credit(Account::Fee, fee),
+        ],
+    }
 }
 
 /// Whether two postings move the same, whatever the order of their lines.

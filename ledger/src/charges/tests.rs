@@ -1,12 +1,15 @@
 //! Tests of the recount and of charges, on made-up histories.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
-use sublet_protocol::events::{Event, Settlement};
+use sublet_protocol::events::{ChargeTurn, Event, Settlement};
 use sublet_protocol::ids::{LeaseId, TenantId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::{Account, Line, MicroCredits};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{Millis, Permille, Timestamp};
 
 use super::{Charge, ChargeError, Recount};
@@ -216,6 +219,97 @@ fn what_is_settled_after_a_close_knows_that_its_time_was_closed() {
         let error = recount(&wrong).unwrap_err().1;
         assert_eq!(error, ChargeError::Close { from, until }, "{error}");
     }
+}
+
+/// Two leases; the charge of the first is reversed, charged again and reversed once more.
+fn turned() -> History {
+    let mut history = two_leases();
+    for _ in 0..3 {
+        history.turn(MARCH + 10 * HOUR, 1);
+    }
+    history
+}
+
+#[test]
+fn a_charge_that_is_turned_is_recounted_with_its_sign_and_knows_its_records() {
+    let history = turned();
+    let found = recount(&history).unwrap();
+    let signs: Vec<_> = found.iter().map(|charge| (charge.turn, charge.sign())).collect();
+    let [reversed, again] = [ChargeStanding::Reversed, ChargeStanding::Charged].map(Some);
+    assert_eq!(signs, [(None, 1), (None, 1), (reversed, -1), (again, 1), (reversed, -1)]);
+    let sums = |of: &[Charge]| -> i64 {
+        of.iter().map(|charge| charge.signed(charge.settlement.cost).get()).sum()
+    };
+    assert_eq!(sums(&found), 1_500_000, "only the second lease is paid");
+    let mut accounts = Accounts::new();
+    for record in &history.records {
+        accounts.post(record).unwrap();
+        assert!(accounts.is_balanced());
+    }
+    let paid = accounts.balance(Account::Expense(borrower())).net_debit().unwrap();
+    assert_eq!(paid.get(), 1_500_000);
+    // As the records of the lease alone tell it.
+    let of_lease = |record: &&Record| record.event.lease() == Some(LeaseId::new(1));
+    let records: Vec<Record> = history.records.iter().filter(of_lease).cloned().collect();
+    let told = Charge::of_turn(&records, found[2].index, Timestamp::ZERO);
+    assert_eq!(told.as_ref(), Some(&found[2]));
+    assert_eq!(Charge::of_turn(&records, found[0].index, Timestamp::ZERO), None);
+    // Of a ledger in which no charge of it was to be turned, the charge was not kept.
+    let mut blind = Recount::keeping(BTreeSet::new());
+    let error = history.records.iter().find_map(|record| blind.take(record).err());
+    assert_eq!(error, Some(ChargeError::NotEnded { lease: LeaseId::new(1) }));
+    let mut sighted = Recount::keeping(BTreeSet::from([LeaseId::new(1)]));
+    assert!(history.records.iter().all(|record| sighted.take(record).is_ok()));
+    assert_eq!((sighted.leases(), sighted.turns()), (2, 3));
+}
+
+#[test]
+fn each_edit_of_a_turn_is_found_at_its_record() {
+    type Edit = fn(&mut ChargeTurn);
+    let rows: [(&str, Edit); 8] = [
+        ("of", |turn| turn.of -= 1),
+        ("standing", |turn| turn.standing = turn.standing.turned()),
+        ("tenant", |turn| turn.tenant = TenantId::new("thief").unwrap()),
+        ("owner", |turn| turn.owner = TenantId::new("thief").unwrap()),
+        ("cost", |turn| turn.settlement.cost = MicroCredits::new(1)),
+        ("lines", |turn| turn.lines.truncate(1)),
+        ("granted at", |turn| turn.granted_at = Timestamp::ZERO),
+        ("lease", |turn| turn.lease = LeaseId::new(9)),
+    ];
+    for (what, edit) in rows {
+        let mut history = turned();
+        let place = history.records.len() - 2;
+        let Event::ChargeTurned { turn } = &mut history.records[place].event else {
+            panic!("the second turn stands there")
+        };
+        edit(turn);
+        let (index, error) = recount(&history).unwrap_err();
+        assert_eq!(index, u64::try_from(place).unwrap(), "{what}: {error}");
+    }
+    // A reversal that is doubled.
+    let mut history = turned();
+    let last = history.records.last().unwrap().event.clone();
+    history.push(MARCH + 11 * HOUR, last);
+    let (_, error) = recount(&history).unwrap_err();
+    assert!(matches!(error, ChargeError::TurnedTwice { .. }), "{error}");
+}
+
+#[test]
+fn the_reversal_of_a_closed_month_is_a_correction_behind_its_close() {
+    let mut history = History::founded();
+    history.lease(&Wish::new(1, MARCH, HOUR, 2_400_000));
+    let april = MARCH + 31 * 24 * HOUR;
+    let until = Timestamp::new(april);
+    history.push(april, Event::PeriodClosed { from: Timestamp::ZERO, until });
+    history.turn(april + HOUR, 1);
+    let found = recount(&history).unwrap();
+    let in_april = found[1].parts(until, Timestamp::MAX);
+    assert_eq!(found[1].parts(Timestamp::ZERO, until), vec![], "March does not change");
+    assert_eq!(in_april.len(), 1);
+    assert!(in_april[0].is_correction());
+    let amounts = (in_april[0].cost.get(), in_april[0].fee.get(), in_april[0].earned().get());
+    assert_eq!(amounts, (-2_400_000, -120_000, -2_280_000));
+    assert_eq!(found[0].parts(Timestamp::ZERO, until)[0].cost.get(), 2_400_000);
 }
 
 fn wishes() -> impl Strategy<Value = Vec<Wish>> {

@@ -5,7 +5,7 @@ use super::table::{Column, Kind, Places, Value};
 use crate::charges::{Charge, Part};
 use crate::periods::Period;
 
-pub(super) const COLUMNS: [Column; 28] = [
+pub(super) const COLUMNS: [Column; 29] = [
     Column::new("record", Kind::Whole),
     Column::new("settled_at", Kind::Time),
     Column::new("lease", Kind::Text),
@@ -34,6 +34,7 @@ pub(super) const COLUMNS: [Column; 28] = [
     Column::new("earned", Kind::Decimal),
     Column::new("currency", Kind::Text),
     Column::new("correction", Kind::Text),
+    Column::nullable("turn", Kind::Text),
 ];
 
 /// The row of what of a charge counts in a month.
@@ -65,7 +66,7 @@ pub(super) fn row(
         Value::Time(month.until()),
         Value::Time(part.begin),
         Value::Time(part.end),
-        whole(part.billed.get())?,
+        Value::Whole(super::focus::whole(charge, part.billed.get())? * charge.sign()),
         whole(charge.measured.get())?,
         whole(charge.excused().get())?,
         money(terms.price.per_gpu_hour.get()),
@@ -75,5 +76,6 @@ pub(super) fn row(
         money(part.earned().get()),
         Value::text(currency),
         Value::text(if part.is_correction() { "yes" } else { "no" }),
+        charge.turn.map_or(Value::Null, |turn| Value::text(turn.code())),
     ])
 }

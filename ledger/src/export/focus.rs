@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::money::Currency;
 use sublet_protocol::requests::Tier;
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{Millis, Timestamp};
 
 use super::ExportError;
@@ -133,8 +134,13 @@ pub(super) fn row(
     let (lease, owner) = (terms.lease.to_string(), names.of(terms.owner));
     let sku = format!("{}/{}/{}", terms.owner, terms.model, tier_code(terms.tier()));
     let region = || charge.region.map_or(Value::Null, Value::text);
+    let kind = match charge.turn {
+        Some(ChargeStanding::Reversed) => "reversal of lease",
+        Some(ChargeStanding::Charged) => "lease charged again",
+        None => "lease",
+    };
     let description =
-        format!("{} lease {lease}, {} GPU-hours", terms.model, decimal(hours, Places::None));
+        format!("{} {kind} {lease}, {} GPU-hours", terms.model, decimal(hours, Places::None));
     let account = names.of(terms.tenant);
     let project = terms.project.to_string();
     Ok(Some(vec![
@@ -178,7 +184,7 @@ pub(super) fn row(
         Value::text(&project),
         Value::text("Project"),
         Value::Text(tags(&project)),
-        Value::Whole(whole(charge, part.billed.get())?),
+        Value::Whole(whole(charge, part.billed.get())? * charge.sign()),
         Value::text(charge.reason.code()),
         Value::Whole(whole(charge, charge.gpu().get())?),
         Value::Text(lease),
@@ -218,7 +224,8 @@ fn gpu_hours(charge: &Charge, part: &Part) -> Result<i64, ExportError> {
         // A GPU-hour is 1,000 × 3,600,000 thousandths of a GPU times milliseconds.
         divide_half_even(usage.saturating_mul(1_000_000), 3_600_000_000)
     };
-    let hours = i64::try_from(up_to(part.end) - up_to(part.begin));
+    let hours = (up_to(part.end) - up_to(part.begin)) * i128::from(charge.sign());
+    let hours = i64::try_from(hours);
     hours.map_err(|_| ExportError::TooLarge { index: charge.index })
 }
 

@@ -125,7 +125,7 @@ fn a_month_has_what_is_booked_in_it_and_no_more() {
     assert_eq!(rows[1]["end"], "2026-04-01T00:00:00.000Z");
     assert_eq!((rows[0]["cost"].as_str(), rows[0]["fee"].as_str()), ("4.80", "0.24"));
     assert_eq!(rows[0]["earned"], "4.56");
-    assert_eq!(rows[0].len(), 28);
+    assert_eq!(rows[0].len(), 29);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::PoisonError;
 
-use sublet_protocol::ids::{LeaseId, RequestId, TenantId};
+use sublet_protocol::ids::{LeaseId, RequestId, RollbackId, TenantId};
 use sublet_protocol::records::Record;
 use sublet_protocol::units::Timestamp;
 
@@ -41,6 +41,11 @@ impl Journal {
     /// All records that name the request, in order. Those between grant and end name the lease.
     pub fn by_request(&self, request: RequestId) -> Result<Vec<Record>, Error> {
         self.look_up(Key::Subject(request.get()), 0, usize::MAX)
+    }
+
+    /// All records that name the rollback, in order: what it did, and what it turned.
+    pub fn by_rollback(&self, rollback: RollbackId) -> Result<Vec<Record>, Error> {
+        self.look_up(Key::Subject(rollback.get()), 0, usize::MAX)
     }
 
     /// At most `limit` records of the tenant's business behind index `after` (`None`: from the

@@ -19,7 +19,7 @@ pub struct StatementBuilder {
     period: Period,
     currency: Currency,
     lines: Vec<Line>,
-    days: BTreeMap<Day, (Millis, i128)>,
+    days: BTreeMap<Day, (i128, i128)>,
     fee: i128,
 }
 
@@ -81,8 +81,9 @@ impl StatementBuilder {
                 i128::from(amount(self.party.side, cost, fee).get())
             });
             let day = self.days.entry(span.day).or_default();
-            day.0 = day.0.saturating_add(span.until.since(span.from));
-            day.1 += after - before;
+            let sign = i128::from(charge.billed().sign());
+            day.0 += sign * i128::from(span.until.since(span.from).get());
+            day.1 += sign * (after - before);
         }
         Ok(())
     }
@@ -93,11 +94,11 @@ impl StatementBuilder {
     /// [`StatementError::TooLarge`].
     pub fn finish(self) -> Result<Statement, StatementError> {
         let Self { party, period, currency, mut lines, days, fee } = self;
-        lines.sort_by_key(|line| (line.begin, line.lease, line.end));
+        lines.sort_by_key(|line| (line.begin, line.lease, line.end, line.index));
         let sum = lines.iter().map(|line| i128::from(line.exact.get())).sum();
         let total = round_half_even(sum, currency).ok_or(StatementError::TooLarge)?;
         let keyed: Vec<_> =
-            lines.iter().map(|line| ((line.lease, line.begin), line.exact)).collect();
+            lines.iter().map(|line| ((line.lease, line.begin, line.index), line.exact)).collect();
         let amounts = apportion(&keyed, currency).ok_or(StatementError::TooLarge)?;
         for (line, amount) in lines.iter_mut().zip(amounts) {
             line.amount = amount;
@@ -109,14 +110,15 @@ impl StatementBuilder {
 }
 
 fn day_totals(
-    days: &BTreeMap<Day, (Millis, i128)>,
+    days: &BTreeMap<Day, (i128, i128)>,
     currency: Currency,
 ) -> Result<Vec<DayTotal>, StatementError> {
     let exact: Result<Vec<(Day, MicroCredits)>, StatementError> =
         days.iter().map(|(day, (_, sum))| Ok((*day, micros(*sum)?))).collect();
     let exact = exact?;
     let amounts = apportion(&exact, currency).ok_or(StatementError::TooLarge)?;
-    let billed = days.values().map(|(billed, _)| *billed);
+    // Of reversals of another period's time a day has none left.
+    let billed = days.values().map(|(billed, _)| Millis::new(u64::try_from(*billed).unwrap_or(0)));
     let totals = exact.into_iter().zip(billed).zip(amounts);
     Ok(totals
         .map(|(((day, exact), billed), amount)| DayTotal { day, billed, exact, amount })
@@ -149,6 +151,7 @@ fn line(charge: &ChargeLine, part: &Part, side: StatementSide) -> Line {
         price: charge.price,
         reason: charge.reason,
         is_correction: part.is_correction(),
+        turn: charge.turn,
         index: charge.index,
         exact: amount(side, part.cost, part.fee),
         amount: MicroCredits::ZERO,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io;
 
 use sublet_protocol::api::Time;
+use sublet_protocol::rollbacks::ChargeStanding;
 
 use super::{Line, Statement, StatementError};
 use crate::rounding::minor_text;
@@ -72,7 +73,12 @@ impl Statement {
     }
 
     fn line(&self, line: &Line) -> [String; HEAD.len()] {
-        let kind = if line.is_correction { "correction" } else { "lease" };
+        let kind = match (line.turn, line.is_correction) {
+            (Some(ChargeStanding::Reversed), _) => "reversal",
+            (Some(ChargeStanding::Charged), _) => "charged again",
+            (None, true) => "correction",
+            (None, false) => "lease",
+        };
         [
             kind.to_owned(),
             line.lease.to_string(),

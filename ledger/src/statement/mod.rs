@@ -20,6 +20,7 @@ use sublet_protocol::api::{
 use sublet_protocol::ids::{GpuModel, LeaseId, Project, RequestId, TenantId};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::{Currency, MicroCredits, Price};
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{GpuMilli, Millis, Timestamp};
 
 use crate::periods::{Day, Period, PeriodError};
@@ -85,6 +86,8 @@ pub struct Line {
     pub reason: EndReason,
     /// Whether its time was closed when it was settled.
     pub is_correction: bool,
+    /// If a rollback turned the charge: whether this takes it back or charges it again.
+    pub turn: Option<ChargeStanding>,
     /// The record that settled it.
     pub index: u64,
     /// The amount before rounding.
@@ -185,6 +188,7 @@ impl Statement {
             price_version: line.price.version,
             reason: line.reason,
             correction: line.is_correction,
+            turn: line.turn,
             record: line.index,
             exact: money(line.exact),
             amount: money(line.amount),

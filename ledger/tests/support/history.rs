@@ -1,13 +1,14 @@
 //! Histories of leases whose charges are what they must be.
 
 use sublet_protocol::commands::{Actor, GuestOutcome};
-use sublet_protocol::events::{Event, Settlement};
-use sublet_protocol::ids::{CellId, CommandId, GpuModel, LeaseId, RequestId, TenantId};
+use sublet_protocol::events::{ChargeTurn, Event, Settlement};
+use sublet_protocol::ids::{CellId, CommandId, GpuModel, LeaseId, RequestId, RollbackId, TenantId};
 use sublet_protocol::leases::{EndReason, LeaseTerms};
 use sublet_protocol::money::{Account, Line, MicroCredits, Price, cost_half_even, part_half_even};
 use sublet_protocol::policy::Policy;
 use sublet_protocol::records::Record;
 use sublet_protocol::requests::Class;
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{GpuMilli, Millis, Seconds, Timestamp};
 
 /// 2026-03-01T00:00:00Z.
@@ -117,6 +118,61 @@ impl History {
         let (end, used) = (wish.begin + wish.used, Millis::new(wish.used));
         self.push(end, Event::MemberStopped { lease, slice, used, outcome });
         self.push(end, ended(&terms, wish));
+    }
+}
+
+impl History {
+    /// Turns the charge of a lease that has ended once more, as it must be.
+    pub(crate) fn turn(&mut self, time: u64, lease: u128) {
+        let lease = LeaseId::new(lease);
+        let (mut terms, mut granted_at, mut settled) = (None, Timestamp::ZERO, None);
+        let (mut of, mut standing) = (0, ChargeStanding::Charged);
+        for record in self.records.iter().filter(|record| record.event.lease() == Some(lease)) {
+            match &record.event {
+                Event::LeaseGranted { terms: granted, .. } => {
+                    (terms, granted_at) = (Some(granted.clone()), record.time);
+                }
+                Event::LeaseEnded { settlement, .. } => {
+                    (settled, of) = (Some(*settlement), record.index);
+                }
+                Event::ChargeTurned { turn } => {
+                    (standing, of) = (turn.standing, record.index);
+                }
+                _other => {}
+            }
+        }
+        let (terms, settlement) = (terms.unwrap(), settled.unwrap());
+        let Settlement { cost, fee, .. } = settlement;
+        let earned = cost.checked_sub(fee).unwrap();
+        let (expense, revenue) = (Account::Expense(terms.tenant), Account::Revenue(terms.owner));
+        let standing = standing.turned();
+        let lines = match standing {
+            ChargeStanding::Reversed => vec![
+                Line::credit(expense, cost),
+                Line::debit(revenue, earned),
+                Line::debit(Account::Fee, fee),
+            ],
+            ChargeStanding::Charged => vec![
+                Line::debit(expense, cost),
+                Line::credit(revenue, earned),
+                Line::credit(Account::Fee, fee),
+            ],
+        };
+        let turn = ChargeTurn {
+            rollback: RollbackId::new(1),
+            of,
+            standing,
+            lease,
+            request: terms.request,
+            tenant: terms.tenant,
+            owner: terms.owner,
+            granted_at,
+            gpu: terms.gpu_total(),
+            price: terms.price,
+            settlement,
+            lines,
+        };
+        self.push(time, Event::ChargeTurned { turn });
     }
 }
 

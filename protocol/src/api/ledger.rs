@@ -80,6 +80,59 @@ pub struct LedgerState {
     pub time: Time,
 }
 
+/// The state of the cell as it was behind a record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PastState {
+    /// How many records it is the fold of.
+    pub records: u64,
+    /// The time of the last of them.
+    pub time: Time,
+    /// SHA-256 of its canonical bytes, as 64 hex digits: equal exactly if the states are.
+    pub sha256: String,
+    /// How many tenants and groups there were.
+    pub tenants: u64,
+    /// How many slices were on offer.
+    pub offers: u64,
+    /// How many requests waited or were granted.
+    pub requests: u64,
+    /// How many leases had not ended.
+    pub leases: u64,
+    /// What was set aside for them.
+    pub hold: Money,
+}
+
+/// How things of one kind differ between two states, by their ids.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StateChanges {
+    /// Of what kind.
+    pub kind: String,
+    /// How many came.
+    pub added: u64,
+    /// How many went.
+    pub removed: u64,
+    /// How many are there in both and differ.
+    pub changed: u64,
+    /// The first of those that came, went and differ, as `+id`, `-id` and `~id`; at most 100 of each.
+    pub ids: Vec<String>,
+}
+
+/// What differs between two states of the cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StateDiff {
+    /// The earlier one.
+    pub from: PastState,
+    /// The later one.
+    pub until: PastState,
+    /// What differs, by kind; kinds that do not differ are left out.
+    pub changes: Vec<StateChanges>,
+}
+
 /// What a full check of the ledger found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

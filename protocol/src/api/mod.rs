@@ -20,6 +20,7 @@ mod problem;
 mod reconciliation;
 mod registry;
 mod requests;
+mod rollbacks;
 mod statements;
 mod status;
 mod terms;
@@ -37,8 +38,8 @@ pub use leases::{
     AnnouncedEnd, LeaseSlice, LeaseState, LeaseView, LogLine, PriceFrozen, RecallCreate, RecallView,
 };
 pub use ledger::{
-    AccountView, CheckpointView, ExtensionView, LedgerState, ProofView, Receipt, RecordView,
-    VerifyView,
+    AccountView, CheckpointView, ExtensionView, LedgerState, PastState, ProofView, Receipt,
+    RecordView, StateChanges, StateDiff, VerifyView,
 };
 pub use offers::{FilterCount, OfferPage, OfferPrice, OfferView};
 pub use plan::{
@@ -53,6 +54,10 @@ pub use registry::{
 };
 pub use requests::{
     PlanRequest, PredictionBody, RequestCreate, RequestState, RequestView, WorkloadDeclared,
+};
+pub use rollbacks::{
+    RollbackApprove, RollbackCreate, RollbackPlan, RollbackSelect, RollbackState, RollbackTenant,
+    RollbackView,
 };
 pub use statements::{
     PeriodClose, PeriodsView, StatementDayView, StatementLineView, StatementSide, StatementView,

@@ -9,7 +9,7 @@ use utoipa::{PartialSchema, ToSchema};
 use super::{Time, Whole};
 use crate::ids::{
     CellId, ClusterId, CommandId, DeviceId, GpuModel, LeaseId, NodeId, Project, Region, RequestId,
-    TenantId,
+    RollbackId, TenantId,
 };
 use crate::names::DisplayName;
 use crate::units::{Permille, Seconds};
@@ -32,6 +32,7 @@ macro_rules! text {
 text!(NAME, CellId, ClusterId, GpuModel, NodeId, Project, Region, TenantId);
 text!("^l-[0-7][0-9a-hjkmnp-tv-z]{25}$", LeaseId);
 text!("^r-[0-7][0-9a-hjkmnp-tv-z]{25}$", RequestId);
+text!("^b-[0-7][0-9a-hjkmnp-tv-z]{25}$", RollbackId);
 text!("^c-[0-7][0-9a-hjkmnp-tv-z]{25}$", CommandId);
 text!(DEVICE, DeviceId);
 text!("^.{1,128}$", DisplayName);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Money, Time};
 use crate::ids::{GpuModel, LeaseId, Project, RequestId, TenantId};
 use crate::leases::EndReason;
+use crate::rollbacks::ChargeStanding;
 
 /// From which side a statement looks at leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -93,6 +94,9 @@ pub struct StatementLineView {
     pub reason: EndReason,
     /// Whether its time lies in a period that was closed when the charge became known.
     pub correction: bool,
+    /// If a rollback turned the charge: `reversed` takes it back, `charged` charges it again.
+    #[serde(default)]
+    pub turn: Option<ChargeStanding>,
     /// The record of the ledger that settled it.
     pub record: u64,
     /// The amount before rounding.

@@ -5,8 +5,8 @@ use sublet_protocol::commands::{
     Actor, Command, GroupOutcome, GuestOutcome, IdempotencyKey, NackReason, Outcome, PlanGroup,
     PlanMember, Recall, ReclaimCause, Stamped, Usage,
 };
-use sublet_protocol::events::{Event, Settlement};
-use sublet_protocol::ids::{CellId, CommandId, KeyId, Region, Subject};
+use sublet_protocol::events::{ChargeTurn, Event, Settlement};
+use sublet_protocol::ids::{CellId, CommandId, KeyId, Region, RollbackId, Subject};
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::money::{Account, Line, MicroCredits, Price};
 use sublet_protocol::offers::RescindReason;
@@ -15,6 +15,7 @@ use sublet_protocol::quotas::{Basis, Budget, Quota, Reclaim, TenantTerms, Weight
 use sublet_protocol::records::Record;
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::requests::{PromiseCause, SpecError, Tier};
+use sublet_protocol::rollbacks::{ChargeStanding, DropCause, RollbackSelector};
 use sublet_protocol::units::{GpuMilli, GpuTime, Millis, Seconds, Timestamp};
 
 use super::{
@@ -40,6 +41,73 @@ fn cell() -> CellId {
 
 fn region() -> Region {
     Region::new("eu-north").unwrap()
+}
+
+fn rollback() -> RollbackId {
+    RollbackId::new(3)
+}
+
+fn selector() -> RollbackSelector {
+    RollbackSelector {
+        tenant: Some(tenant()),
+        cluster: Some(cluster()),
+        model: Some(model()),
+        from: Some(Timestamp::new(1_700_000_000_000)),
+        until: Some(Timestamp::new(1_700_003_600_000)),
+        requested_by: Some(subject()),
+        plan: Some(CommandId::new(77)),
+        predictor: Some(4),
+        rollback: Some(RollbackId::new(2)),
+    }
+}
+
+fn rollback_events() -> Vec<Event> {
+    let (rollback, lease) = (rollback(), lease());
+    let settlement = Settlement {
+        billed: Millis::new(3_600_000),
+        cost: MicroCredits::new(2_000_000),
+        fee: MicroCredits::new(100_000),
+    };
+    let turn = ChargeTurn {
+        rollback,
+        of: 900,
+        standing: ChargeStanding::Reversed,
+        lease,
+        request: request(),
+        tenant: tenant(),
+        owner: owner(),
+        granted_at: Timestamp::new(1_700_000_000_000),
+        gpu: GpuMilli::new(1_000),
+        price: Price { per_gpu_hour: MicroCredits::new(2_000_000), version: 1 },
+        settlement,
+        lines: vec![
+            Line::credit(Account::Expense(tenant()), MicroCredits::new(2_000_000)),
+            Line::debit(Account::Revenue(owner()), MicroCredits::new(1_900_000)),
+            Line::debit(Account::Fee, MicroCredits::new(100_000)),
+        ],
+    };
+    vec![
+        Event::RollbackProposed {
+            rollback,
+            proposed_by: subject(),
+            selector: selector(),
+            leases: vec![lease],
+            money: MicroCredits::new(2_000_000),
+            digest: [7; 32],
+            approve_by: Some(Timestamp::new(1_700_086_400_000)),
+        },
+        Event::RollbackApproved { rollback, approved_by: subject() },
+        Event::RollbackDropped { rollback, cause: DropCause::Expired },
+        Event::LeaseRolledBack {
+            rollback,
+            lease,
+            tenant: tenant(),
+            standing: ChargeStanding::Charged,
+        },
+        Event::ChargeTurned { turn },
+        Event::RollbackAdvanced { rollback, done: 64, untouched: 1 },
+        Event::RollbackFinished { rollback },
+    ]
 }
 
 fn quota() -> Quota {
@@ -128,6 +196,16 @@ fn all_commands() -> Vec<Command> {
         Command::ClosePeriod { until: Timestamp::new(1_775_001_600_000) },
         Command::NameTenant { tenant: tenant(), name: Some("Zürich / 团队".parse().unwrap()) },
         Command::EnlistBroker { broker: 4 },
+        Command::ProposeRollback {
+            rollback: rollback(),
+            selector: selector(),
+            leases: vec![lease],
+            money: MicroCredits::new(2_000_000),
+            digest: [7; 32],
+        },
+        Command::ApproveRollback { rollback: rollback(), digest: [7; 32] },
+        Command::RejectRollback { rollback: rollback() },
+        Command::AdvanceRollback { rollback: rollback(), done: 64 },
     ]
 }
 
@@ -145,7 +223,7 @@ pub fn commands() -> Vec<(String, Stamped)> {
         (name, stamped)
     };
     let all: Vec<_> = all_commands().into_iter().enumerate().map(stamped).collect();
-    assert_eq!(all.len(), 33, "a command has no sample");
+    assert_eq!(all.len(), 37, "a command has no sample");
     [all, promises()].concat()
 }
 
@@ -311,7 +389,7 @@ fn lease_events() -> Vec<Event> {
 }
 
 pub fn records() -> Vec<(String, Record)> {
-    let events = [set_up_events(), demand_events(), lease_events()].concat();
+    let events = [set_up_events(), demand_events(), lease_events(), rollback_events()].concat();
     let record = |(number, event): (usize, Event)| {
         let name = event.name().to_owned();
         let record = Record {
@@ -325,6 +403,6 @@ pub fn records() -> Vec<(String, Record)> {
         (name, record)
     };
     let all: Vec<_> = events.into_iter().enumerate().map(record).collect();
-    assert_eq!(all.len(), 45, "an event has no sample");
+    assert_eq!(all.len(), 52, "an event has no sample");
     all
 }

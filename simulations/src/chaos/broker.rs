@@ -4,7 +4,8 @@
 use std::rc::Rc;
 
 use sublet_core::leader::{Effect, Intake, Leader};
-use sublet_core::{Applied, State, apply};
+use sublet_core::past::{Past, wanted};
+use sublet_core::{Applied, State, apply_knowing};
 use sublet_ledger::Seal;
 use sublet_ledger::accounts::Accounts;
 use sublet_ledger::journal::{Cursor, Journal};
@@ -129,7 +130,21 @@ impl World {
         stamped: &Stamped,
     ) -> Option<Applied> {
         let one = &mut self.replicas[replica];
-        let applied = apply(&mut one.state, stamped, term);
+        let mut past = Past::default();
+        for lease in wanted(&one.state, &stamped.command) {
+            let found = one.journal.as_ref().map(|journal| journal.by_lease(lease));
+            let mut found = match found {
+                Some(Ok(found)) => found,
+                Some(Err(error)) => {
+                    self.ledger_failed(replica, &error);
+                    return None;
+                }
+                None => return None,
+            };
+            found.retain(|record| record.index < one.state.next_index());
+            past.add(lease, &found);
+        }
+        let applied = apply_knowing(&mut one.state, stamped, term, &past);
         let cursor = Cursor { log_index: u64::try_from(place).unwrap_or(u64::MAX), term };
         let seal = applied.records.iter().rev().find(|record| is_seal(record));
         let written = one.journal.as_mut().map(|journal| {

@@ -9,6 +9,7 @@ mod lease;
 mod overtaken;
 mod plan;
 mod promise;
+mod rollback;
 mod setup;
 pub(crate) mod stalled;
 mod supply;
@@ -25,6 +26,7 @@ use sublet_protocol::ids::{ClusterId, NodeId, TenantId};
 use sublet_protocol::refusals::Rejection;
 use sublet_protocol::units::Timestamp;
 
+use crate::past::Past;
 use crate::state::State;
 
 /// Which part of a command is judged: a plan is judged group by group.
@@ -47,11 +49,30 @@ pub(crate) fn plan_admitted(stamped: &Stamped, groups: &[PlanGroup]) -> Result<(
     }
 }
 
-/// What follows from `part` of the command at ledger time `now`; events are in order.
+/// What follows from `part` of the command at ledger time `now`, with what the journal says of the leases
+/// that it [wants](crate::past::wanted); events are in order.
 ///
 /// # Errors
 /// The first rule that the command breaks.
-pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) -> Decision {
+pub fn decide(
+    state: &State,
+    stamped: &Stamped,
+    part: Part<'_>,
+    past: &Past,
+    now: Timestamp,
+) -> Decision {
+    let mut events = judge(state, stamped, part, past, now)?;
+    events.extend(rollback::of_ended(state, &events));
+    Ok(events)
+}
+
+fn judge(
+    state: &State,
+    stamped: &Stamped,
+    part: Part<'_>,
+    past: &Past,
+    now: Timestamp,
+) -> Decision {
     let actor = &stamped.actor;
     if let Command::CreateCell { cell, policy } = &stamped.command {
         return setup::create_cell(state, actor, *cell, policy);
@@ -126,6 +147,18 @@ pub fn decide(state: &State, stamped: &Stamped, part: Part<'_>, now: Timestamp) 
             tenants::name(state, actor, *tenant, name.is_some())
         }
         Command::ClosePeriod { until } => setup::close_period(state, actor, *until, now),
+        Command::ProposeRollback { rollback, selector, leases, money, digest } => {
+            let (rollback, money, digest) = (*rollback, *money, *digest);
+            let proposal = rollback::Proposal { rollback, selector, leases, money, digest };
+            rollback::propose(state, actor, &proposal, now)
+        }
+        Command::ApproveRollback { rollback, digest } => {
+            rollback::approve(state, actor, *rollback, *digest, now)
+        }
+        Command::RejectRollback { rollback } => rollback::reject(state, actor, *rollback),
+        Command::AdvanceRollback { rollback, done } => {
+            rollback::advance(state, actor, (*rollback, *done), past, now)
+        }
         Command::RemoveNode { cluster, node } => {
             supply::remove_node(state, actor, (*cluster, *node))
         }

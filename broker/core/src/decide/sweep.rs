@@ -5,6 +5,7 @@ use sublet_protocol::events::Event;
 use sublet_protocol::leases::EndReason;
 use sublet_protocol::offers::RescindReason;
 use sublet_protocol::refusals::Rejection;
+use sublet_protocol::rollbacks::DropCause;
 use sublet_protocol::units::Timestamp;
 
 use super::{Decision, ending, only_leader};
@@ -49,6 +50,9 @@ fn due_event(state: &State, thing: Due, now: Timestamp) -> Option<Event> {
         Due::End(lease) => ending::begin(lease, state.leases.get(&lease)?, EndReason::Expired, now),
         Due::Budget(lease) => {
             ending::begin(lease, state.leases.get(&lease)?, EndReason::Budget, now)
+        }
+        Due::Approval(rollback) => {
+            Some(Event::RollbackDropped { rollback, cause: DropCause::Expired })
         }
     }
 }

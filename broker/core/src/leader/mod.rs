@@ -280,7 +280,8 @@ impl Leader {
         if !state.waiting().is_empty() {
             wake = if self.is_plan_due { now } else { wake.min(self.plan_at) };
         }
-        if state.is_seal_due(now) { now } else { wake.max(now) }
+        let is_due = state.is_seal_due(now) || state.rollback_due().is_some();
+        if is_due { now } else { wake.max(now) }
     }
 }
 
@@ -297,6 +298,7 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::RequestRequeued { .. }
         | Event::PledgeEnded { .. }
         | Event::LeaseEnded { .. }
+        | Event::ChargeTurned { .. }
         | Event::PromiseWithdrawn { .. } => true,
         Event::CellCreated { .. }
         | Event::TenantCreated { .. }
@@ -325,6 +327,12 @@ fn may_open_a_match(event: &Event) -> bool {
         | Event::NodeFenced { .. }
         | Event::NodeRemoved { .. }
         | Event::PeriodClosed { .. }
+        | Event::RollbackProposed { .. }
+        | Event::RollbackApproved { .. }
+        | Event::RollbackDropped { .. }
+        | Event::LeaseRolledBack { .. }
+        | Event::RollbackAdvanced { .. }
+        | Event::RollbackFinished { .. }
         | Event::TenantOverAdmitted { .. }
         | Event::TenantNamed { .. }
         | Event::LeaseCapped { .. }

@@ -31,6 +31,10 @@ impl Leader {
             self.plan_at = now.after(PLAN_INTERVAL);
             effects.push(Effect::Plan);
         }
+        if let Some((rollback, open)) = state.rollback_due() {
+            let done = open.done();
+            effects.push(Effect::Propose(Command::AdvanceRollback { rollback, done }));
+        }
         if state.is_seal_due(now) {
             effects.push(Effect::Propose(Command::SealTail));
         }

@@ -69,7 +69,7 @@ impl Tree {
     }
 
     /// All of them, in the order of their names.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = (TenantId, Node<'_>)> + '_ {
+    pub fn nodes(&self) -> impl Iterator<Item = (TenantId, Node<'_>)> + '_ {
         self.rows.ids().map(|(id, no)| (id, Node { rows: &self.rows, no }))
     }
 }

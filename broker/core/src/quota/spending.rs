@@ -206,6 +206,24 @@ impl Tree {
         });
     }
 
+    /// A charge that was given back counts again. It may go beyond what budgets allow by now: nothing more
+    /// is granted then, and nothing that was granted is over it by its grant.
+    pub(crate) fn charge_again(
+        &mut self,
+        id: TenantId,
+        granted_at: Timestamp,
+        spend: Spend,
+        at: &Moment,
+    ) {
+        let month = Month::of(granted_at);
+        self.on_path(self.number(id), |spending| {
+            if spending.month == month {
+                spending.used.add(spend);
+                spending.binds_after = at.tokens;
+            }
+        });
+    }
+
     fn on_path(&mut self, no: u32, mut change: impl FnMut(&mut Spending)) {
         let mut next = no;
         while next != NONE {

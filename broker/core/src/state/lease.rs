@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use sublet_protocol::capacity::SliceId;
-use sublet_protocol::ids::LeaseId;
+use sublet_protocol::ids::{LeaseId, RollbackId};
 use sublet_protocol::leases::{EndReason, LeaseTerms};
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::{Millis, Timestamp};
 
 use super::Due;
@@ -67,6 +68,8 @@ pub struct Lease {
     /// When the tenant is to be told of the bought end, until it is.
     pub(crate) notice_at: Option<Timestamp>,
     pub(crate) notice: Option<EndNotice>,
+    /// The newest rollback of it, and how its charge will stand.
+    pub(crate) rolled_back: Option<(RollbackId, ChargeStanding)>,
 }
 
 impl Lease {
@@ -74,6 +77,12 @@ impl Lease {
     #[must_use]
     pub const fn terms(&self) -> &LeaseTerms {
         &self.terms
+    }
+
+    /// Which rollback came to it last while it lived, if any, and how its charge will stand.
+    #[must_use]
+    pub const fn rolled_back(&self) -> Option<(RollbackId, ChargeStanding)> {
+        self.rolled_back
     }
 
     /// When it was granted.

@@ -25,6 +25,7 @@ mod recalls;
 mod reclaim;
 mod reconcile;
 mod requests;
+mod rollbacks;
 mod shift;
 mod stalled;
 mod supply;

@@ -6,6 +6,7 @@ mod clusters;
 mod health;
 mod leases;
 mod ledger;
+mod lookback;
 mod names;
 mod offers;
 mod page;
@@ -15,6 +16,7 @@ mod prices;
 mod proofs;
 mod reconciliation;
 mod requests;
+mod rollbacks;
 mod statements;
 mod status;
 mod tenants;
@@ -82,6 +84,8 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(plan::plan))
         .routes(routes!(why::why))
         .routes(routes!(ledger::state))
+        .routes(routes!(lookback::past))
+        .routes(routes!(lookback::diff))
         .routes(routes!(ledger::records))
         .routes(routes!(ledger::verify))
         .routes(routes!(ledger::accounts))
@@ -92,6 +96,10 @@ fn guarded() -> OpenApiRouter<App> {
         .routes(routes!(backup::backup))
         .routes(routes!(statements::statement))
         .routes(routes!(statements::periods, statements::close))
+        .routes(routes!(rollbacks::plan))
+        .routes(routes!(rollbacks::list, rollbacks::create))
+        .routes(routes!(rollbacks::show, rollbacks::reject))
+        .routes(routes!(rollbacks::approve))
         .routes(routes!(watch::watch))
         .routes(routes!(status::status))
         .routes(routes!(cell::show))

@@ -129,6 +129,17 @@ fn make(
                     })?;
                     builder.add(&charge).map_err(|error| failed(&error))?;
                 }
+                Event::ChargeTurned { turn }
+                    if [turn.tenant, turn.owner].contains(&party.tenant) =>
+                {
+                    let records = cell.records_of_lease(turn.lease)?;
+                    let charge = Charge::of_turn(&records, record.index, closed);
+                    let charge = charge.ok_or_else(|| {
+                        tracing::error!(lease_id = %turn.lease, "a charge was turned without an end");
+                        ApiError::internal()
+                    })?;
+                    builder.add(&charge).map_err(|error| failed(&error))?;
+                }
                 _other => {}
             }
             if closed >= until {

@@ -21,7 +21,7 @@ const CALLERS: [(&str, &[&str], Option<&str>); 5] = [
 const READERS: &[&str] = &["tenant", "auditor", "cell auditor", "operator"];
 
 /// Each route of the document and who may call it.
-const ROUTES: [(&str, &str, &[&str]); 47] = [
+const ROUTES: [(&str, &str, &[&str]); 53] = [
     ("get", "/v1/tenants", READERS),
     ("post", "/v1/tenants", &["operator"]),
     ("get", "/v1/tenants/{tenant}", READERS),
@@ -64,6 +64,12 @@ const ROUTES: [(&str, &str, &[&str]); 47] = [
     ("get", "/v1/ledger/reconciliation", &["auditor", "cell auditor", "operator"]),
     ("get", "/v1/ledger/periods", READERS),
     ("post", "/v1/ledger/periods", &["operator"]),
+    ("post", "/v1/rollbacks/plan", &["operator"]),
+    ("post", "/v1/rollbacks", &["operator"]),
+    ("get", "/v1/rollbacks", &["auditor", "cell auditor", "operator"]),
+    ("get", "/v1/rollbacks/{rollback}", &["auditor", "cell auditor", "operator"]),
+    ("post", "/v1/rollbacks/{rollback}/approval", &["operator"]),
+    ("delete", "/v1/rollbacks/{rollback}", &["operator"]),
     ("get", "/v1/status", READERS),
     ("get", "/v1/cell", &["auditor", "cell auditor", "operator"]),
     ("post", "/v1/cell/brokers", &["operator"]),
@@ -72,7 +78,9 @@ const ROUTES: [(&str, &str, &[&str]); 47] = [
 ];
 
 /// Routes that are slow or never end: only their refusals are tried by every caller.
-const HEAVY: [(&str, &str, &[&str]); 4] = [
+const HEAVY: [(&str, &str, &[&str]); 6] = [
+    ("get", "/v1/ledger/past", &["operator"]),
+    ("get", "/v1/ledger/diff", &["operator"]),
     ("get", "/v1/ledger/verify", &["auditor", "cell auditor", "operator"]),
     ("get", "/v1/ledger/accounts", READERS),
     ("get", "/v1/watch", READERS),
@@ -88,6 +96,7 @@ fn concrete(path: &str) -> String {
         .replace("{model}", "a100")
         .replace("{request}", "r-00000000000000000000000001")
         .replace("{lease}", "l-00000000000000000000000001")
+        .replace("{rollback}", "b-00000000000000000000000001")
         .replace("{broker}", "9")
         .replace("{index}", "3")
         .replace("{id}", "l-00000000000000000000000001")

@@ -11,6 +11,7 @@ use sublet_protocol::events::Event;
 use sublet_protocol::leases::{EndReason, LeaseTerms, Member};
 use sublet_protocol::money::{Currency, MicroCredits, cost_half_even};
 use sublet_protocol::records::Record;
+use sublet_protocol::rollbacks::ChargeStanding;
 use sublet_protocol::units::Millis;
 
 use super::{spec, texts};
@@ -90,6 +91,12 @@ impl Fold<'_> {
                 view.state_reason = end(*reason, record);
                 view.slices.iter_mut().for_each(|slice| slice.stopped = true);
                 self.settled = Some(settlement.cost);
+            }
+            Event::ChargeTurned { turn } => {
+                self.settled = Some(match turn.standing {
+                    ChargeStanding::Reversed => MicroCredits::ZERO,
+                    ChargeStanding::Charged => turn.settlement.cost,
+                });
             }
             _other => {}
         }

@@ -1,11 +1,14 @@
 //! What every command on the books shares: the ledger is checked while it is read, and every charge is
 //! computed again.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use sublet_ledger::audit::{Audit, Class, Folder, Seen};
 use sublet_ledger::charges::{Charge, ChargeError, Recount};
+use sublet_protocol::events::Event;
+use sublet_protocol::ids::LeaseId;
 
 use super::output::{self, Output};
 use super::trust::TrustArgs;
@@ -60,7 +63,7 @@ pub(crate) fn read_watching(
     let trust = trust.read()?;
     let folder = Folder::find(dir)?;
     let bar = output.bar(folder.bytes());
-    let (mut recount, mut wrong) = (Recount::new(), None::<(u64, ChargeError)>);
+    let (mut recount, mut wrong) = (Recount::keeping(turned(&folder)?), None::<(u64, ChargeError)>);
     let mut failed = None;
     let outcome = Audit::new(&folder).trusting(trust).run_watching(
         |progress| bar.set_position(progress.bytes),
@@ -101,6 +104,23 @@ pub(crate) fn read_watching(
         (_, None) => None,
     };
     Ok(Read { recount, ledger, records: outcome.records, wrong })
+}
+
+/// The leases whose charges are turned anywhere: only of these must the charge be held until then. It
+/// reads the ledger once more, up to the first thing that is wrong.
+fn turned(folder: &Folder) -> Result<BTreeSet<LeaseId>> {
+    let mut found = BTreeSet::new();
+    let ledger = folder.dir().display().to_string();
+    let outcome = Audit::new(folder).run_visiting(
+        |_progress| {},
+        |record| {
+            if let Event::ChargeTurned { turn } = &record.event {
+                found.insert(turn.lease);
+            }
+        },
+    );
+    outcome.with_context(|| format!("could not read the ledger in {ledger}"))?;
+    Ok(found)
 }
 
 /// The exit code for what is wrong, and a complaint on standard error. Zero if nothing is.

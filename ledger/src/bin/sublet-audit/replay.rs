@@ -36,6 +36,8 @@ struct Found {
     records: u64,
     /// Charges that were computed again and are right.
     charges: u64,
+    /// Reversals, and charges that count again after one.
+    turned: u64,
     currency: Option<String>,
     /// Sum of the costs.
     cost: String,
@@ -66,8 +68,11 @@ impl Replay {
     pub(crate) fn run(self, output: &Output) -> Result<u8> {
         let mut sums = Sums::default();
         let read = books::read(&self.dir, &self.trust, output, |charge, _| {
-            sums.cost += i128::from(charge.settlement.cost.get());
-            sums.fee += i128::from(charge.settlement.fee.get());
+            sums.cost += i128::from(charge.signed(charge.settlement.cost).get());
+            sums.fee += i128::from(charge.signed(charge.settlement.fee).get());
+            if charge.turn.is_some() {
+                return Ok(());
+            }
             *sums.reasons.entry(charge.reason.code()).or_default() += 1;
             Ok(())
         })?;
@@ -82,6 +87,7 @@ impl Replay {
             ledger: read.ledger.clone(),
             records: read.records,
             charges: read.recount.leases(),
+            turned: read.recount.turns(),
             currency: read.recount.currency().map(|currency| currency.to_string()),
             cost: decimal(sums.cost),
             fee: decimal(sums.fee),
@@ -114,6 +120,9 @@ impl Found {
         line("ledger", &self.ledger);
         line("good records", &self.records.to_string());
         line("right charges", &self.charges.to_string());
+        if self.turned > 0 {
+            line("turned", &self.turned.to_string());
+        }
         let currency = self.currency.as_deref().unwrap_or("");
         line("borrowers pay", &format!("{} {currency}", self.cost));
         line("lenders earn", &format!("{} {currency}", self.earned));

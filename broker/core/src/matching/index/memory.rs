@@ -236,7 +236,7 @@ impl Index {
                 }
                 self.wake_short_of_quota();
             }
-            Event::LeaseCapped { .. } => self.wake_short_of_quota(),
+            Event::LeaseCapped { .. } | Event::ChargeTurned { .. } => self.wake_short_of_quota(),
             Event::MemberRefused { slice, .. } => {
                 let node = state.nodes.get(&(slice.cluster, slice.node));
                 if let Some(until) = node.and_then(|node| node.paused_until) {
@@ -261,6 +261,12 @@ impl Index {
             | Event::NodeFenced { .. }
             | Event::NodeRemoved { .. }
             | Event::PeriodClosed { .. }
+            | Event::RollbackProposed { .. }
+            | Event::RollbackApproved { .. }
+            | Event::RollbackDropped { .. }
+            | Event::LeaseRolledBack { .. }
+            | Event::RollbackAdvanced { .. }
+            | Event::RollbackFinished { .. }
             | Event::TenantOverAdmitted { .. }
             | Event::TenantNamed { .. }
             | Event::TenantCreated { .. }
