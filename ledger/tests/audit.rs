@@ -84,6 +84,13 @@ fn the_ledger_is_found_below_the_data_folder_of_a_broker_and_of_a_demonstration(
 }
 
 #[test]
+fn the_archive_itself_may_be_named() {
+    let ledger = ledger();
+    let (code, said) = verify(&ledger.path().join("archive"));
+    assert_eq!((code, &said["records"], &said["sealed"]), (0, &300.into(), &250.into()), "{said}");
+}
+
+#[test]
 fn a_ledger_in_use_is_verified_as_far_as_it_is_sealed() {
     let dir = ledger();
     let journal = Journal::open(dir.path(), support::cell()).unwrap();

@@ -108,6 +108,16 @@ fn a_statement_is_made_for_a_month_and_adds_up_with_the_next() {
 }
 
 #[test]
+fn a_tenant_that_no_record_names_is_told_with_those_that_there_are() {
+    let dir = stored(&history());
+    let options = ["--tenant", "visoin", "--month", "2026-03"];
+    let refused = audit("statement", dir.path(), &options);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(text.contains("there are: owner, vision"), "{text}");
+}
+
+#[test]
 fn the_sha256_of_a_statement_is_that_of_its_csv() {
     use sha2::{Digest, Sha256};
     let dir = stored(&history());

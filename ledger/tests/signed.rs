@@ -130,6 +130,31 @@ fn each_letter_of_a_checkpoint_that_is_changed_is_damage() {
     }
 }
 
+/// What later signatures cover is good; that a checkpoint is missing or changed is told.
+#[test]
+fn a_middle_checkpoint_that_is_missing_or_anothers_is_told_with_its_segment() {
+    let dir = ledger(3, None, Some(key(1)));
+    let told = |dir: &Path| {
+        let (code, said) = verify(dir, &[]);
+        assert_eq!(code, 0, "{said}");
+        (said["without_checkpoint"].clone(), said["notes"].to_string())
+    };
+    assert_eq!(told(dir.path()).0, serde_json::json!([]));
+    let file = checkpoint(dir.path(), 1);
+    let good = fs::read_to_string(&file).unwrap();
+    for bad in [
+        good.replacen("example", "exbmple", 1),
+        good.replace("\u{2014} example", "\u{2014} exbmple"),
+    ] {
+        fs::write(&file, bad).unwrap();
+        let (segments, notes) = told(dir.path());
+        assert_eq!(segments, serde_json::json!([1]));
+        assert!(notes.contains("NO CHECKPOINT THAT THE KEY SIGNED"), "{notes}");
+    }
+    fs::remove_file(&file).unwrap();
+    assert_eq!(told(dir.path()).0, serde_json::json!([1]));
+}
+
 #[test]
 fn a_stolen_key_is_shown_by_an_earlier_checkpoint_and_the_proof_convinces() {
     let kept = ledger(2, None, Some(key(1)));

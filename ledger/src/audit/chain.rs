@@ -57,7 +57,8 @@ impl<'a> Chain<'a> {
         };
         let is_pinned = trust.key.is_some();
         let key = trust.key.clone().or(own);
-        let signatures = Signatures { key, is_pinned, signed: 0, witnessed: 0, newest: None };
+        let (signed, witnessed, without, newest) = (0, 0, Vec::new(), None);
+        let signatures = Signatures { key, is_pinned, signed, witnessed, without, newest };
         let sizes = trust.against.iter().map(|checkpoint| (checkpoint.head().size, None));
         let mut chain = Self {
             folder,
@@ -112,6 +113,9 @@ impl<'a> Chain<'a> {
         };
         let segment = self.segment(number, bytes)?;
         self.signed(number, index)?;
+        if self.beside.is_none() {
+            self.signatures.without.push(number);
+        }
         self.next += 1;
         Ok(Some(segment))
     }

@@ -59,14 +59,18 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Finds the ledger in `dir`: in it, in its `ledger/` or in its `cell/ledger/`.
+    /// Finds the ledger in `dir`: in it, in its `ledger/` or in its `cell/ledger/`; `dir` may also be
+    /// its `archive/`.
     ///
     /// # Errors
     /// There is none, or it cannot be listed.
     pub fn find(dir: &Path) -> Result<Self, FolderError> {
         let looked: Vec<PathBuf> =
             PLACES.iter().map(|place| dir.join(place).join("archive")).collect();
-        let Some(archive) = looked.iter().find(|archive| archive.is_dir()) else {
+        // Whoever names the archive itself means the ledger around it.
+        let itself = dir.ends_with("archive").then(|| dir.to_owned());
+        let mut places = looked.iter().chain(&itself);
+        let Some(archive) = places.find(|archive| archive.is_dir()) else {
             return Err(FolderError::NoLedger { dir: dir.to_owned(), looked });
         };
         let ledger = archive.parent().expect("a path that ends in archive has a parent");

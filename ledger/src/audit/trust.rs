@@ -37,6 +37,9 @@ pub struct Signatures {
     pub signed: u64,
     /// Records up to the newest checkpoint that enough witnesses signed.
     pub witnessed: u64,
+    /// Segments beside which there is no checkpoint that the key signed, in order. The signatures of
+    /// later ones reach over them.
+    pub without: Vec<u32>,
     /// The newest checkpoint that the key signed.
     pub newest: Option<Checkpoint>,
 }

@@ -1,20 +1,23 @@
 //! `sublet-audit statement`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use sublet_ledger::audit::Seen;
 use sublet_ledger::chains::{ProofBuilder, StatementProof};
-use sublet_ledger::charges::{Charge, Recount};
+use sublet_ledger::charges::{Charge, ChargeLine, Recount};
 use sublet_ledger::periods::Period;
 use sublet_ledger::rounding::minor_text;
 use sublet_ledger::statement::{Party, Statement as Made, StatementBuilder};
 use sublet_protocol::api::{StatementSide, StatementView};
+use sublet_protocol::events::Event;
 use sublet_protocol::ids::TenantId;
 use sublet_protocol::money::Currency;
+use sublet_protocol::units::Timestamp;
 
 use super::books;
 use super::output::Output;
@@ -93,15 +96,27 @@ impl Statement {
         };
         let party = Party { tenant: self.tenant, side };
         let (mut builder, mut proof) = (None, ProofBuilder::new(party, period.clone()));
+        let (mut created, mut charged, mut lines) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         let each = |charge: &Charge, books: &Recount| {
             if builder.is_none() {
                 let currency = books.currency().context("the cell has no currency")?;
                 builder = Some(StatementBuilder::new(party, period.clone(), currency));
             }
             builder.as_mut().map_or(Ok(()), |builder| builder.add(charge))?;
+            let (borrower, lender) = (charge.terms.tenant, charge.terms.owner);
+            charged.extend([borrower, lender]);
+            let whose = if side == StatementSide::Borrower { borrower } else { lender };
+            if self.proof.is_some() && whose == party.tenant {
+                lines.push(ChargeLine::of(charge, side));
+            }
             Ok(())
         };
         let watch = |seen: &Seen<'_>| {
+            if let Seen::Record(record, _) = seen
+                && let Event::TenantCreated { tenant, .. } = record.event
+            {
+                created.insert(tenant);
+            }
             if self.proof.is_some() {
                 proof.take(seen);
             }
@@ -111,13 +126,17 @@ impl Statement {
         if code != 0 {
             return Ok(code);
         }
+        created.append(&mut charged);
+        if !created.contains(&party.tenant) {
+            let known: Vec<_> = created.iter().take(50).map(ToString::to_string).collect();
+            bail!("no record names {} as a tenant; there are: {}", party.tenant, known.join(", "));
+        }
         let currency = read.recount.currency();
         let currency = currency.context("the ledger has no record of its founding")?;
         let (made, records, closed_until) = match &self.proof {
             Some(path) => {
-                let proof = write_proof(path, proof, currency)?;
-                let records = proof.checkpoint().head().size;
-                (proof.statement()?, records, proof.closed_until())
+                let again = StatementBuilder::new(party, period, currency);
+                proven(path, &write_proof(path, proof, currency)?, again, &lines)?
             }
             None => {
                 let empty = || StatementBuilder::new(party, period, currency);
@@ -133,6 +152,26 @@ impl Statement {
         output.print(&view, &text(&made, &view))?;
         Ok(0)
     }
+}
+
+/// The statement of a proof that was written, the records it is made of and up to when they are
+/// closed. The chain and the recount, whose `lines` go into `again`, share no code: neither is
+/// believed alone.
+fn proven(
+    path: &Path,
+    proof: &StatementProof,
+    mut again: StatementBuilder,
+    lines: &[ChargeLine],
+) -> Result<(Made, u64, Timestamp)> {
+    let (made, records) = (proof.statement()?, proof.checkpoint().head().size);
+    for line in lines.iter().filter(|line| line.index < records) {
+        again.add_line(line)?;
+    }
+    if again.finish()?.sha256()? != made.sha256()? {
+        fs::remove_file(path).context("could not remove the proof again")?;
+        bail!("the chain of charges does not have what the records charge");
+    }
+    Ok((made, records, proof.closed_until()))
 }
 
 /// Finishes the proof and writes it.

@@ -51,6 +51,8 @@ struct Found {
     key_is_pinned: bool,
     /// Records up to the newest checkpoint that the key signed.
     signed: u64,
+    /// Segments beside which there is no checkpoint that the key signed.
+    without_checkpoint: Vec<u32>,
     /// Records up to the newest checkpoint that the witnesses signed.
     witnessed: u64,
     /// Records up to the newest checkpoint from before.
@@ -118,6 +120,7 @@ impl Found {
             origin: outcome.signatures.key.as_ref().map(|key| key.name().to_owned()),
             key_is_pinned: outcome.signatures.is_pinned,
             signed: outcome.signatures.signed,
+            without_checkpoint: outcome.signatures.without.clone(),
             witnessed: outcome.signatures.witnessed,
             confirmed: outcome.confirmed,
             proof: None,
@@ -205,6 +208,20 @@ fn notes(outcome: &Outcome) -> Vec<String> {
     }
     if signatures.signed < outcome.sealed && signatures.key.is_some() {
         notes.push(format!("records from {} on are not signed", signatures.signed));
+    }
+    // Those behind the newest signature are told above.
+    let is_passed = |number: &&u32| signatures.newest.is_some() && **number < outcome.segments;
+    let passed: Vec<String> =
+        signatures.without.iter().filter(is_passed).take(20).map(u32::to_string).collect();
+    if signatures.key.is_some() && signatures.signed > 0 && !passed.is_empty() {
+        notes.push(format!(
+            "NO CHECKPOINT THAT THE KEY SIGNED lies beside {} of {} segments ({}{}): it is missing, \
+             changed or another key's; later signatures cover the records",
+            signatures.without.len(),
+            outcome.segments,
+            passed.join(", "),
+            if signatures.without.len() > passed.len() { ", …" } else { "" },
+        ));
     }
     if outcome.records == 0 && outcome.first_bad.is_none() {
         notes.push("there is not one record to check".into());
