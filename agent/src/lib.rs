@@ -15,6 +15,9 @@ pub mod usage;
 pub mod watch;
 pub mod xid;
 
+pub mod capture;
+pub mod cli;
+
 pub mod durable;
 pub mod session;
 

@@ -1,13 +1,8 @@
-//! The agent's binary. So far it only serves as the guard of one guest.
+//! The agent's binary: guards one guest, or says what captures show.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     sublet_agent::guard::run_if_asked();
-    let _ = writeln!(
-        std::io::stderr(),
-        "sublet-agent: this build only guards guests that `sublet dev` starts; run `sublet dev`"
-    );
-    ExitCode::from(2)
+    sublet_agent::cli::run()
 }
