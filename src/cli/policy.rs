@@ -46,7 +46,7 @@ pub(super) struct Set {
 
 /// Fields that are spans of time, by the last part of their names or, for what differs by tier, the
 /// part before.
-const SPANS: [&str; 21] = [
+const SPANS: [&str; 22] = [
     "renew",
     "lease_ttl",
     "silence_margin",
@@ -68,6 +68,7 @@ const SPANS: [&str; 21] = [
     "stalled_after",
     "clock_warning",
     "clock_limit",
+    "approve_within",
 ];
 /// Fields that are thousandths.
 const THOUSANDTHS: [&str; 2] = ["clock_rate_error", "fee"];
@@ -280,7 +281,7 @@ mod tests {
     /// Whoever adds a field says whether it is a span: a number of seconds is not told from a count.
     #[test]
     fn every_field_is_a_span_a_count_or_a_share() {
-        const COUNTS: [&str; 11] = [
+        const COUNTS: [&str; 13] = [
             "start_retries",
             "currency",
             "requests_per_tenant",
@@ -292,6 +293,8 @@ mod tests {
             "preemption.per_cluster_hour",
             "preemption.per_cell_hour",
             "node_refusals",
+            "rollback.leases_alone",
+            "rollback.money_alone",
         ];
         let policy = usual();
         for (name, _) in leaves(&policy) {
