@@ -249,9 +249,25 @@ fn of_rollback(cell: &Cell, selector: &RollbackSelector) -> Result<Found, Select
             _other => {}
         }
     }
-    let total = all.len();
-    all.retain(|_, chosen| selector.tenant.is_none_or(|tenant| tenant == chosen.tenant));
-    found(all, total, end)
+    let mut selected = BTreeMap::new();
+    for (lease, chosen) in all {
+        if is_among(cell, selector, lease)? {
+            selected.insert(lease, chosen);
+        }
+    }
+    let total = selected.len();
+    found(selected, total, end)
+}
+
+/// Whether a lease has what else is named of leases, by its grant and its request.
+fn is_among(cell: &Cell, selector: &RollbackSelector, lease: LeaseId) -> Result<bool, SelectError> {
+    for record in cell.records_of_lease(lease)? {
+        if let Event::LeaseGranted { terms, .. } = &record.event {
+            let is_selected = selects(selector, &record, terms);
+            return Ok(is_selected && asked(cell, selector, terms.request)?.is_some());
+        }
+    }
+    Ok(false)
 }
 
 fn turned(turn: &ChargeTurn) -> Chosen {

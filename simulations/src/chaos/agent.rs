@@ -73,6 +73,8 @@ struct Current {
     sequence: u64,
     bytes: Rc<[u8]>,
     is_resting: bool,
+    /// When it is sent again, if nothing is heard.
+    retry_at: u64,
 }
 
 impl Agent {
@@ -323,9 +325,9 @@ impl World {
             return self.go_on(agent);
         }
         if reply == Reply::Later {
-            current.is_resting = true;
-            self.agents[agent].line.current = Some(current);
             let at = self.now + 1_000;
+            (current.is_resting, current.retry_at) = (true, at);
+            self.agents[agent].line.current = Some(current);
             self.queue.push(at, Event::AgentRetry { agent, boot, sequence });
             return;
         }
@@ -345,10 +347,15 @@ impl World {
         let Some(mut current) = one.line.current.take_if(|c| c.sequence == sequence) else {
             return self.go_on(agent);
         };
+        if now < current.retry_at {
+            // It has been sent again since, and waits anew: an agent has one timer for it.
+            self.agents[agent].line.current = Some(current);
+            return;
+        }
         if self.is_overtaken(agent, &current.message) {
             return self.go_on(agent);
         }
-        current.is_resting = false;
+        (current.is_resting, current.retry_at) = (false, now + 6_000);
         let bytes = Rc::clone(&current.bytes);
         self.checker.agent_repeats(agent, &current.message);
         self.agents[agent].line.current = Some(current);
@@ -396,7 +403,9 @@ impl World {
         self.checker.agent_repeats(agent, &message);
         let (sequence, bytes) = self.encode_up(agent, &message);
         let boot = self.agents[agent].boot;
-        let current = Current { message, sequence, bytes: Rc::clone(&bytes), is_resting: false };
+        let retry_at = self.now + 6_000;
+        let bytes_sent = Rc::clone(&bytes);
+        let current = Current { message, sequence, bytes: bytes_sent, is_resting: false, retry_at };
         self.agents[agent].line.current = Some(current);
         self.queue.push(self.now + 6_000, Event::AgentRetry { agent, boot, sequence });
         self.send_up(agent, &bytes);

@@ -91,6 +91,17 @@ async fn what_a_dry_run_showed_is_undone_and_that_is_undone_again() {
     assert_eq!(empty.code(), "ROLLBACK_EMPTY");
 
     let back = json!({"rollback": made["id"]});
+    // What else is named narrows it.
+    for other in [
+        json!({"rollback": made["id"], "model": "nope"}),
+        json!({"rollback": made["id"], "tenant": "acme"}),
+        json!({"rollback": made["id"], "until": EVER}),
+        json!({"rollback": made["id"], "from": "2100-01-01T00:00:00.000Z"}),
+        json!({"rollback": made["id"], "requested_by": "nobody@example"}),
+    ] {
+        let none = plan(&world, &other).await;
+        assert_eq!((&none["leases"], &none["untouched"]), (&json!(0), &json!(0)), "{other}");
+    }
     let shown = plan(&world, &back).await;
     assert_eq!((&shown["leases"], &shown["money"]), (&json!(1), &lease["cost"]), "{shown}");
     let made = world.call(create("d", &back, &shown["digest"])).await.expect(200).json();

@@ -169,6 +169,13 @@ fn proven(
     }
     if again.finish()?.sha256()? != made.sha256()? {
         fs::remove_file(path).context("could not remove the proof again")?;
+        if lines.iter().any(|line| line.turn.is_some()) {
+            bail!(
+                "a charge of this period was reversed, or charged again: the chains by which a \
+                 statement is proven complete do not have that yet, so no proof was written \
+                 (without --proof the statement is made, and `replay` checks it)"
+            );
+        }
         bail!("the chain of charges does not have what the records charge");
     }
     Ok((made, records, proof.closed_until()))
