@@ -33,7 +33,8 @@ pub(crate) async fn set(
 }
 
 /// Erases what a tenant is called: at once from all answers, and from the disk of each broker as soon
-/// as its log and its older snapshot have been purged, two seals later.
+/// as its log and its older snapshot have been purged, two snapshots later: each 16,384 records, and
+/// when the leader is stopped in order.
 #[utoipa::path(
     delete, path = "/v1/tenants/{tenant}/name", tag = "tenants", security(("token" = [])),
     params(("tenant" = String, Path), ("Idempotency-Key" = String, Header)),
